@@ -6,7 +6,7 @@ import errno
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,19 +91,31 @@ def export(
         raise InvalidValue(
             f"the file name must end in .parquet, got {path}; export() writes only Parquet files"
         )
+    with new_file(path) as draft:
+        return parquet.write(
+            draft,
+            parquet.types_of(buffer._store),
+            lambda names: _scan(buffer, where, lineage, names),
+            progress,
+            store=buffer._store,
+            times=timestamps,
+        )
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yield the path of a draft, which becomes the file `path` when the block ends.
+
+    After an exception, the draft is deleted. Raise TargetExists if the file exists, DatabaseMissing
+    if its folder does not exist, and StorageFull or DatabaseReadOnly if it cannot be written.
+    """
     if path.exists():
         raise TargetExists(f"{path} exists; name a new file")
     if not path.parent.is_dir():
         raise DatabaseMissing(f"the folder {path.parent} does not exist; create it first")
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        count = parquet.write(
-            draft,
-            parquet.types_of(buffer._store),
-            lambda names: _scan(buffer, where, lineage, names),
-            progress,
-            times=timestamps,
-        )
+        yield draft
         _name(draft, path)
     except ExpDBError:  # some classes are also an OSError
         raise
@@ -118,7 +130,6 @@ def export(
     finally:
         with suppress(OSError):
             draft.unlink()
-    return count
 
 
 def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:

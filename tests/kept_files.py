@@ -17,6 +17,7 @@ import numpy as np
 from contents import workers_of
 
 import expdb
+from expdb import formats
 
 DATA = Path(__file__).parent / "data"
 DTYPES = (
@@ -46,6 +47,7 @@ def write(location: str) -> None:
         _tokens(db.buffer("tokens", fields=expdb.TOKEN_FIELDS), rng)
         _scored(db.buffer("scored"))
         _measured(db.buffer("measured"))
+        _imported(db.buffer("imported"))
         _related(db.buffer("related"))
         _shared(db.buffer("shared", fields={"ids": expdb.Field("int32", (None,))}), rng)
     with expdb.open(location, run="second run") as db:
@@ -257,6 +259,13 @@ def _scanned(buffer: expdb.ReplayBuffer, fields: Any) -> list[dict[str, Any]]:
 
 def _plain(rows: Any, keys: Any = None) -> list[dict[str, Any]]:
     return [{key: _json(row[key]) for key in keys or row} for row in rows]
+
+
+def _imported(buffer: expdb.ReplayBuffer) -> None:
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    records = [{"id": f"record {k}", "messages": messages, "reward": k} for k in range(3)]
+    report = formats.import_rollouts(buffer, formats.read(records))
+    assert report.episodes == 3
 
 
 def _measured(buffer: expdb.ReplayBuffer) -> None:

@@ -26,7 +26,7 @@ LONGEST_FOLDER = 80  # characters; the name of a socket has at most 107
 TABLES = (
     "buffers", "signatures", "episodes", "steps", "segments", "chunks", "priorities", "consumers",
     "requests", "leases", "evictions", "admissions", "waiters", "scores", "annotations",
-    "workers", "metrics", "rollout_groups",
+    "workers", "metrics", "rollout_groups", "imports", "value_references", "shared_values",
 )  # fmt: skip
 
 HBA = """

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,7 @@ import pyarrow as pa
 from expdb import errors
 from expdb.batch import Batch
 from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS, kind_of
+from expdb.sql.session import Session
 from expdb.storage.reading import timestamps
 from expdb.storage.reading.annotations import find_annotation
 from expdb.storage.reading.columns import table_column
@@ -22,6 +25,9 @@ from expdb.storage.store import Store
 from expdb.storage.stored_json import json_text
 
 BATCH_STEPS = 4096
+METADATA = "expdb"  # the key in the metadata of a file; the value has the fields as in `buffers`
+SCORE_HISTORY = "score_history"
+HISTORY_KEYS = "name", "value", "by", "status", "detail", "scored"
 _TYPES = {
     "integer": pa.int64(), "integer?": pa.int64(), "real": pa.float64(), "flag": pa.bool_(),
     "text": pa.utf8(), "json": pa.utf8(),
@@ -93,10 +99,15 @@ def write(
     scan: Callable[[Sequence[str]], Iterator[Batch]],
     progress: Callable[[int], None] | None = None,
     *,
+    store: Store,
     json_text: bool = False,
     times: bool = False,
 ) -> int:
     """Write the steps that `scan` yields for a list of names, and return their number.
+
+    The metadata of the file has the types of the fields. If the buffer has scores, the column
+    `score_history` has their history as JSON: that of a step in its row, and that of an episode in
+    the row of its last step.
 
     Arrays of a fixed shape become Arrow tensors, which other readers see as lists. Arrays of
     varying shape become lists, tags and JSON become text, and missing values become null. With
@@ -106,21 +117,58 @@ def write(
     import pyarrow.parquet as parquet
 
     schema, count = schema_of(kinds, times), 0
+    names = schema.names
+    has_history = SCORE_HISTORY not in names and store.read(_has_scores)
+    if has_history:
+        schema = schema.append(pa.field(SCORE_HISTORY, pa.utf8()))
+    schema = schema.with_metadata({METADATA: store.fields.as_text()})
     as_json: set[str] = set()
     if not json_text:
         as_json = {"tags", "scores", "episode_tags"}
         as_json |= {name for name, kind in kinds.items() if kind == "json"}
     # Statistics and dictionaries of fields take time and save no space.
-    columns = [name for name in schema.names if name not in kinds]
+    columns = [name for name in names if name not in kinds]
     repeated = [name for name in columns if COLUMN_KINDS.get(name) == "text"]
     options = {"use_dictionary": repeated, "write_statistics": columns}
     with parquet.ParquetWriter(path, schema, compression="zstd", **options) as writer:
-        for batch in scan(list(schema.names)):
+        for batch in scan(names):
+            if has_history:
+                history = store.read(_score_history, batch["position"], batch["episode"])
+                batch = Batch({**batch, SCORE_HISTORY: history}, batch.size)
             writer.write_table(_table(batch, schema, as_json))
             count += batch.size
             if progress is not None:
                 progress(batch.size)
     return count
+
+
+def _has_scores(store: Store, session: Session) -> bool:
+    """Return whether the buffer has a score."""
+    return bool(session.query("SELECT 1 FROM scores WHERE buffer_id = ? LIMIT 1", store.id))
+
+
+def _score_history(
+    store: Store, session: Session, positions: np.ndarray, episodes: np.ndarray
+) -> np.ndarray:
+    """Return the history of the scores of each step as JSON, None for a step without scores."""
+    ids = store.dialect.as_list(np.unique(episodes))
+    rows = session.query(
+        "SELECT coalesce(r.position, e.last_position), r.position IS NULL, r.name, r.value, "
+        "r.scored_by, r.status, r.detail, r.scored FROM scores r JOIN episodes e "
+        "ON e.buffer_id = r.buffer_id AND e.id = r.episode "
+        f"WHERE r.buffer_id = ? AND r.episode {store.dialect.AMONG} ORDER BY r.id",
+        store.id, ids,
+    )  # fmt: skip
+    history: dict[int, list[dict[str, Any]]] = {}
+    for position, is_of_episode, *values in rows:
+        entry = dict(zip(HISTORY_KEYS, values, strict=True))
+        entry["of_episode"] = bool(is_of_episode)
+        history.setdefault(position, []).append(entry)
+    texts = [
+        None if (entries := history.get(position)) is None else json.dumps(entries)
+        for position in positions.tolist()
+    ]
+    return np.array([*texts, ""], object)[:-1]
 
 
 def positions_of(path: Path) -> np.ndarray:

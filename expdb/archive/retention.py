@@ -512,7 +512,7 @@ class Retention:
             draft.parent.mkdir(parents=True, exist_ok=True)
             parquet.write(
                 draft, kinds, lambda names: self._renewing(archiving, stored, names, renew),
-                json_text=True,
+                store=store, json_text=True,
             )  # fmt: skip
             archive_folder.sync(draft)
             archive_folder.sync(draft.parent)

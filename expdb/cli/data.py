@@ -1,4 +1,4 @@
-"""Commands that show data: info, sql, query, show, tag, export and plot."""
+"""Commands that show data: info, sql, query, show, tag and plot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from expdb.cli.printing import (
     ENDINGS,
     FORMATS,
     counted,
-    create_file,
     plain,
     print_rows,
     print_table,
@@ -408,68 +407,6 @@ def _tag_of(assignment: str, column: str) -> tuple[str, str, Any]:
             f"{text!r} is not valid JSON; to store text, write {json.dumps(text)!r}"
         )
     return column, key, value
-
-
-@verb
-@click.argument("location")
-@click.argument("buffer")
-@click.argument("target", type=click.Path(dir_okay=False, allow_dash=True))
-@click.argument("conditions", nargs=-1)
-@WHERE
-@click.option(
-    "--lineage",
-    is_flag=True,
-    help="Also write the steps that matching forks and retries share with their parents, each "
-    "step once.",
-)
-@click.option(
-    "--timestamps",
-    is_flag=True,
-    help="Write started, ended and execute_time as UTC timestamps instead of Unix seconds.",
-)
-@as_json
-def export(
-    location: str,
-    buffer: str,
-    target: str,
-    conditions: Sequence[str],
-    where: Sequence[str],
-    lineage: bool,
-    timestamps: bool,
-    as_json: bool,
-) -> None:
-    """Write the steps that meet all conditions to a new Parquet file.
-
-    The file has one row per step. Without conditions, it contains every step of the buffer.
-    Conditions have the same syntax as in `expdb query`. If TARGET is -, expdb writes to stdout.
-
-    Example: expdb export runs.db train hard.parquet "tags.difficulty = hard"
-    """
-    condition = condition_of(conditions, where)
-    options = {"lineage": lineage, "timestamps": timestamps}
-    if target == "-":
-        with create_file(target) as draft:
-            _export(location, buffer, draft, condition, **options)
-        return
-    count = _export(location, buffer, target, condition, **options)
-    if not count:
-        click.echo("Warning: no step matches; the file has no rows", err=True)
-    size = os.path.getsize(target)
-    click.echo(
-        json.dumps({"target": target, "steps": count, "bytes": size})
-        if as_json
-        else f"{target}: {counted(count, 'step')}, {counted(size, 'byte')}"
-    )
-
-
-def _export(location: str, buffer: str, path: str, condition: Any, **options: bool) -> int:
-    from expdb.export import export as write
-
-    with expdb.open(location, create=False, read_only=True) as db:
-        chosen = db.buffer(buffer, create=False)
-        total = None if options["lineage"] else chosen.count(condition)
-        with progress("export", total) as state:
-            return write(chosen, path, condition, progress=state.add, **options)
 
 
 @verb

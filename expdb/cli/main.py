@@ -100,7 +100,8 @@ _INSTEAD = {
     **dict.fromkeys(("dump", "parquet"), "export"),
     **dict.fromkeys(("delete", "rm"), "drop"),
     **dict.fromkeys(("web", "ui", "dashboard"), "serve"),
-    **dict.fromkeys(("import", "merge"), "copy"),
+    **dict.fromkeys(("load", "ingest"), "import"),
+    "merge": "copy",
     "migrate": "upgrade",
 }
 

@@ -262,6 +262,13 @@ rollout_groups = _table(
     complete=integer("number of complete episodes, even if evicted"),
 )
 
+imports = _table(
+    "imports", buffer_id=key("buffer of the record"),
+    record=text_key("id of the imported record, or a hash of its content"),
+    digest=blob("BLAKE2b hash of the content, 16 bytes"),
+    episode=integer("number of the episode of the record"),
+)  # fmt: skip
+
 consumers = _table(
     "consumers",
     sa.Index("consumers_by_name", "buffer_id", "name", unique=True),
@@ -311,8 +318,7 @@ leases = _table(
     crc=integer("CRC-32 of `number`, `request`, `positions` and `columns`"),
     pinned=nullable_integer("steps from this position on are not evicted; NULL for none"),
 )
-# These indexes are partial in the database: they contain only leases that are active or may be
-# drawn again. The indexes by revision are partial, too.
+# These indexes are partial: they contain only leases that are active or may be drawn again.
 sa.Index("leases_open", leases.c.buffer_id, leases.c.consumer, leases.c.id)
 sa.Index("leases_active", leases.c.buffer_id, leases.c.expires)
 
@@ -373,7 +379,7 @@ evictions = _table(
 LEDGER = (metrics, workers, evictions, admissions, waiters, leases, requests, consumers)
 EXPERIENCE = (
     annotations, scores, priorities, steps, segments, chunks, shared_values, value_references,
-    episodes, rollout_groups,
+    episodes, rollout_groups, imports,
 )  # fmt: skip
 OF_BUFFERS = (*LEDGER, *EXPERIENCE, signatures)
 
@@ -478,8 +484,7 @@ def score_of_episode(name: str) -> sa.ColumnElement[Any]:
     )
 
 
-# Join conditions. Segments connect episodes and steps, so the steps of an episode are ranges of
-# positions.
+# Join conditions. The segments of an episode are the ranges of positions of its steps.
 OF_EPISODE = sa.and_(
     segments.c.buffer_id == episodes.c.buffer_id, segments.c.episode == episodes.c.id
 )
@@ -531,10 +536,8 @@ def _view() -> Iterator[tuple[str, ViewColumn]]:
     for name, column in OF_EPISODES.items():
         yield name, ViewColumn(column, False, True)
     for name in STEP_COLUMNS:
-        if name in _OF_BOTH:
-            yield name, ViewColumn(_OF_BOTH[name], True, True)
-        else:
-            yield name, ViewColumn(priority if name == "priority" else steps.c[name], True, False)
+        own = priority if name == "priority" else steps.c[name]
+        yield name, ViewColumn(_OF_BOTH.get(name, own), True, name in _OF_BOTH)
 
 
 VIEW = dict(_view())  # its columns by name

@@ -163,16 +163,43 @@ def annotate(
             raise evicted(np.unique(positions[~is_stored]))
         _check_lengths(store, session, positions, by_name, tokens)
         _settle(store, session, stored, by_name, outcome)
-        rows = [
-            (
-                store.id, position, name, number, json.dumps(array.shape),
-                crc_of_annotation(data := np.ascontiguousarray(array).tobytes(), position, name),
-                data,
-            )
-            for name, own in by_name.items()
-            for position, array in zip(positions.tolist(), own, strict=True)
-        ]  # fmt: skip
-        session.execute_many(_PUT, rows)
+        return sum(
+            _put(store, session, positions, number, name, own) for name, own in by_name.items()
+        )
+
+
+def write(
+    store: Store,
+    session: Session,
+    outcome: WriteOutcome,
+    positions: np.ndarray,
+    version: int | None,
+    name: str,
+    arrays: Sequence[np.ndarray],
+) -> None:
+    """Store arrays under one name and version, in a transaction that has the lock."""
+    stored = store.fields if outcome.fields is None else outcome.fields
+    by_name = checked({name: arrays}, len(positions), stored)
+    _settle(store, session, stored, by_name, outcome)
+    _put(store, session, positions, NO_VERSION if version is None else version, name, arrays)
+
+
+def _put(
+    store: Store,
+    session: Session,
+    positions: np.ndarray,
+    number: int,
+    name: str,
+    arrays: Sequence[np.ndarray],
+) -> int:
+    rows = [
+        (
+            store.id, position, name, number, json.dumps(array.shape),
+            crc_of_annotation(data := np.ascontiguousarray(array).tobytes(), position, name), data,
+        )
+        for position, array in zip(positions.tolist(), arrays, strict=True)
+    ]  # fmt: skip
+    session.execute_many(_PUT, rows)
     return len(rows)
 
 

@@ -125,7 +125,8 @@ class Recording:
         self._attempted = [
             (
                 store.id, last + number, steps.episode_of(score), score.position, score.name,
-                score.value, score.scored_by, score.status, score.detail, now,
+                score.value, score.scored_by, score.status, score.detail,
+                now if score.scored is None else score.scored,
             )
             for number, score in enumerate(stored, 1)
         ]  # fmt: skip

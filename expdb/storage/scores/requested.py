@@ -24,6 +24,7 @@ class NewScore(NamedTuple):
     scored_by: str | None
     status: str | None
     detail: str | None  # JSON object
+    scored: float | None = None  # time in Unix seconds; None for the time of the recording
 
 
 def scores_of(batch: Any, is_batch: bool = True) -> list[NewScore]:

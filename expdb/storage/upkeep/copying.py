@@ -84,6 +84,8 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
             _copy_in_batches(reader, old, writer, target, draft, tables.scores, R.id)
             keys = A.position, A.name, A.version
             _copy_in_batches(reader, old, writer, target, draft, tables.annotations, *keys)
+            imports = tables.imports
+            _copy_in_batches(reader, old, writer, target, draft, imports, imports.c.record)
             for table in (
                 tables.rollout_groups, tables.consumers, tables.requests, tables.leases,
                 tables.metrics,

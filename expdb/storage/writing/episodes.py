@@ -352,12 +352,14 @@ NAMES_AT_ONCE = 500
 
 def find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, str]]:
     """Return the episodes with these names, and the status of each."""
-    return store.engine.retry(_find, store, names)
+    return store.engine.retry(store.read, find_in_snapshot, names)
 
 
-def _find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, str]]:
-    rows = store.read(_query_named, FIND, names)
-    records = map(_read_record, rows)
+def find_in_snapshot(
+    store: Store, session: Session, names: Sequence[str]
+) -> dict[str, tuple[EpisodeRecord, str]]:
+    """Return the episodes with these names in the snapshot of a session, as `find` does."""
+    records = map(_read_record, _query_named(store, session, FIND, names))
     return {episode.episode_id: (episode, status) for episode, status in records}
 
 

@@ -477,7 +477,7 @@ class OpenEpisodes:
             agent_id=checks.text(agent_id, "agent_id"),
             started=time.time(),
         )
-        for name, value in _episode_details(details).items():
+        for name, value in episode_details(details).items():
             setattr(episode, name, value)
         episode.parent = relations.parse_relation(details, episode.episode_id)
         return episode
@@ -508,7 +508,7 @@ class OpenEpisodes:
         if link is not None:
             relations.require_same_relation(episode, link)
         pending_details = dict(pending.details.get(episode, {}))
-        for name, value in _episode_details(details).items():
+        for name, value in episode_details(details).items():
             if name == "policy_version":
                 continue
             current = pending_details.get(name, getattr(episode, name))
@@ -555,7 +555,8 @@ _CHECKS: dict[str, Any] = {
 }
 
 
-def _episode_details(details: Mapping[str, Any]) -> dict[str, Any]:
+def episode_details(details: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the checked details of an episode, without its relation."""
     return {
         name: _CHECKS.get(name, checks.text)(value, name)
         for name, value in details.items()

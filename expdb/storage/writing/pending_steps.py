@@ -582,9 +582,10 @@ class ReplacingSteps(PendingSteps):
         return super().add_final(values)
 
 
-def create_steps(store: Store) -> PendingSteps:
-    """Return an empty collection of steps."""
-    fields, recent_values, replacements = store.fields, store.recent_values, store.replacements
+def create_steps(store: Store, fields: Fields | None = None) -> PendingSteps:
+    """Return an empty collection of steps; `fields` may have fields that are not stored yet."""
+    fields = store.fields if fields is None else fields
+    recent_values, replacements = store.recent_values, store.replacements
     if replacements is None:
         return PendingSteps(fields, recent_values)
     return ReplacingSteps(fields, recent_values, replacements)

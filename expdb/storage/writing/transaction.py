@@ -191,7 +191,7 @@ def _commit_together(store: Store, group: Sequence[PendingSteps]) -> None:
     added = [steps for steps in group if len(steps)]
     endings = [(steps, steps.ending) for steps in group if not len(steps)]
     uses_append = bool(store.dialect.ROUND_TRIP_STEPS)
-    drafts = [] if uses_append else [_build_draft(store, steps) for steps in added]
+    drafts = [] if uses_append else [build_draft(store, steps) for steps in added]
     written: list[tuple[np.ndarray, WritePlan, BufferCounters | None]] = []
     writing = Writing(store)
     try:
@@ -199,12 +199,12 @@ def _commit_together(store: Store, group: Sequence[PendingSteps]) -> None:
             if uses_append and added:
                 written += append_all(store, session, added, outcome, last=not endings)
             for steps, draft in zip(added, drafts, strict=False):
-                written.append(_write(store, session, steps, draft, outcome))
-                _refuse_new_fields(outcome)
+                written.append(write_draft(store, session, steps, draft, outcome))
+                refuse_new_fields(outcome)
             for steps, episode in endings:
                 assert episode is not None
                 _end_stored(store, session, outcome, steps, episode, False)
-                _refuse_new_fields(outcome)
+                refuse_new_fields(outcome)
     finally:
         if writing.committed:
             for steps, (positions, _, _) in zip(added, written, strict=True):
@@ -224,7 +224,7 @@ def _commit_together(store: Store, group: Sequence[PendingSteps]) -> None:
             _enqueue_commit(store, steps, commit)
 
 
-def _refuse_new_fields(outcome: WriteOutcome) -> None:
+def refuse_new_fields(outcome: WriteOutcome) -> None:
     """Raise OutOfDate if a write of a shared transaction has changed the fields of the buffer.
 
     The next write would adopt the fields, which are not committed, and keep them after a rollback.
@@ -258,14 +258,14 @@ def _in_transaction(store: Store, pending: PendingSteps, again: bool) -> Commit 
     Fields, signatures and episodes may differ from the cached ones. Return None if the write added
     fields or if an earlier attempt had already written the steps.
     """
-    draft = _build_draft(store, pending)  # build it before the lock, which makes other writers wait
+    draft = build_draft(store, pending)  # build it before the lock, which makes other writers wait
     writing = Writing(store, WriteOutcome(write_id=pending.write_id or None), locked=again)
     positions, plan, counters = None, None, None
     try:
         with writing as (session, outcome):
             positions = find_written(store, session, pending) if again else None
             if positions is None:
-                positions, plan, counters = _write(store, session, pending, draft, outcome)
+                positions, plan, counters = write_draft(store, session, pending, draft, outcome)
         pending.stored = positions
         if plan is None or counters is None or outcome.fields is not None:
             return None
@@ -324,7 +324,7 @@ def _end_stored(
 
 
 @dataclass(frozen=True)
-class _Draft:
+class Draft:
     """A plan made before the write has the lock; it is valid if nothing changes until then."""
 
     plan: WritePlan
@@ -334,18 +334,23 @@ class _Draft:
     ]  # returned by `PendingSteps.collect_fields` for `fields`
 
 
-def _build_draft(store: Store, pending: PendingSteps) -> _Draft:
+def build_draft(store: Store, pending: PendingSteps) -> Draft:
+    """Plan the write of pending steps, and encode their chunks."""
     fields, plan = store.fields, make_plan(pending)
     for chunk in plan.chunks:
         decoder = store.signatures.of_fields(chunk.block.fields)
         if decoder is not None:
             chunk.message(decoder.templates)
-    return _Draft(plan, fields, pending.collect_fields(fields))
+    return Draft(plan, fields, pending.collect_fields(fields))
 
 
-def _write(
-    store: Store, session: Session, pending: PendingSteps, draft: _Draft, outcome: WriteOutcome
+def write_draft(
+    store: Store, session: Session, pending: PendingSteps, draft: Draft, outcome: WriteOutcome
 ) -> tuple[np.ndarray, WritePlan, BufferCounters | None]:
+    """Write the steps in a transaction; return their positions, the plan and the counters.
+
+    The counters are None if no rows are in memory.
+    """
     count, now = len(pending.taken), time.time()
     plan = draft.plan if draft.plan.is_current else make_plan(pending)
     new = len([write for write in plan.episodes if write.before.id is None])

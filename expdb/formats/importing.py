@@ -1,0 +1,177 @@
+"""Store rollouts of other formats in a buffer."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import expdb
+from expdb import checks
+from expdb.errors import InvalidValue
+from expdb.formats.chat import read_chats
+from expdb.formats.exported import is_exported, read_exported
+from expdb.formats.files import files_of, read_records, records_of_object
+from expdb.formats.records import Item, Record, Records, Unreadable, check_names
+from expdb.formats.step_rows import read_steps
+from expdb.formats.storing import ImportReport, Rollout, store_rollouts
+
+# Limits of one transaction.
+BATCH_ROLLOUTS = 256
+BATCH_STEPS = 4096
+
+FORMATS = "chat", "steps", "expdb"
+
+
+def import_rollouts(
+    buffer: expdb.ReplayBuffer,
+    rollouts: Iterable[Item],
+    *,
+    replace: bool = False,
+    progress: Callable[[ImportReport], None] | None = None,
+) -> ImportReport:
+    """Store rollouts as episodes, each exactly once.
+
+    A record is identified by its own id, or by a hash of its content. A record that was imported
+    before is skipped, even if its episode was evicted since. `ReplayBuffer.clear` forgets the
+    records. Each transaction stores up to 256 records completely, so an interrupted import
+    continues where it stopped when you run it again.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        The buffer to store the episodes in.
+    rollouts : iterable
+        What a function such as `read` yields.
+    replace : bool, default False
+        Whether a record whose content has changed since its first import replaces its episode. By
+        default, it is refused.
+    progress : callable, optional
+        Function that is called with the report so far after each transaction.
+
+    Returns
+    -------
+    ImportReport
+        The numbers of stored and known records, and a message for each refused record.
+
+    Raises
+    ------
+    InvalidValue
+        If `replace` is not a bool.
+    ExpDBError
+        If the database cannot be written. Earlier transactions remain stored.
+
+    Examples
+    --------
+    >>> from expdb import formats
+    >>> report = formats.import_rollouts(buffer, formats.read("chats.jsonl"))  # doctest: +SKIP
+    """
+    replace = checks.flag(replace, "replace")
+    total = ImportReport()
+    for batch in _batches(rollouts, total):
+        total.add(store_rollouts(buffer._store, buffer._database.run, batch, replace))
+        buffer._evict_and_report()
+        if progress is not None:
+            progress(total)
+    return total
+
+
+def _batches(rollouts: Iterable[Item], report: ImportReport) -> Iterator[list[Rollout]]:
+    """Yield the rollouts of each transaction; add unreadable records to the report."""
+    batch: list[Rollout] = []
+    steps = 0
+    for item in rollouts:
+        if isinstance(item, Unreadable):
+            report.refuse(item.source, item.reason)
+            continue
+        batch.append(item)
+        steps += len(item.steps)
+        if len(batch) >= BATCH_ROLLOUTS or steps >= BATCH_STEPS:
+            yield batch
+            batch, steps = [], 0
+    if batch:
+        yield batch
+
+
+def read(
+    *sources: Any, format: str | None = None, names: Mapping[str, str] | None = None
+) -> Iterator[Item]:
+    """Yield the rollouts of files, folders, tables or datasets.
+
+    Parameters
+    ----------
+    *sources : path, table or dataset
+        JSONL, JSON, CSV, Arrow or Parquet files, which may be compressed with gzip, xz, bzip2 or
+        zstd; folders of such files, such as an archive; Arrow tables and other objects with
+        ``__arrow_c_stream__``, such as DataFrames; or iterables of dicts, such as Hugging Face
+        datasets. Parquet files of `expdb export` and of archives become the same episodes.
+    format : {"chat", "steps", "expdb"}, optional
+        ``"chat"`` for one conversation per record, ``"steps"`` for one step per record, and
+        ``"expdb"`` for Parquet files of `expdb export` and of archives. By
+        default, records with a key ``messages`` and without ``action`` are conversations, and
+        records with a key ``episode_id`` are steps.
+    names : mapping of str to str, optional
+        Names of columns and fields, and the keys of the records that contain their values, such as
+        ``{"task_id": "question_id"}``.
+
+    Yields
+    ------
+    Rollout or Unreadable
+        A rollout for each record or episode, or the reason why a record cannot be read.
+
+    Raises
+    ------
+    InvalidValue
+        If `format` or `names` is not valid, if a file does not exist, or if the format of the
+        first record is unknown.
+    """
+    names = check_names(names)
+    if format is not None:
+        checks.choice(format, "format", *FORMATS)
+    paths = [
+        path
+        for source in sources
+        if isinstance(source, (str, os.PathLike))
+        for path in files_of(source)
+    ]
+    own = [path for path in paths if format in (None, "expdb") and is_exported(path)]
+    if own and names:
+        raise InvalidValue(
+            f"names cannot rename the columns of {own[0]}, which expdb has written; omit names"
+        )
+    yield from read_exported(own)
+    for path in paths:
+        if path not in own:
+            yield from _convert(read_records(path), format, names)
+    for source in sources:
+        if not isinstance(source, (str, os.PathLike)):
+            yield from _convert(records_of_object(source), format, names)
+
+
+def _convert(records: Records, format: str | None, names: Mapping[str, str]) -> Iterator[Item]:
+    """Convert the records of a file; without `format`, the first record decides."""
+    unreadable: list[Unreadable] = []
+    for record in records:
+        if isinstance(record, Unreadable):
+            unreadable.append(record)
+            continue
+        chosen = format or format_of(record, names)
+        convert = read_chats if chosen == "chat" else read_steps
+        yield from convert(itertools.chain(unreadable, [record], records), names)
+        return
+    yield from unreadable
+
+
+def format_of(record: Record, names: Mapping[str, str]) -> str:
+    """Return the format of a record; raise InvalidValue if it is unknown."""
+    keys = {*record.values, *names}
+    if "messages" in keys and "action" not in keys:
+        return "chat"
+    if "episode_id" in keys:
+        return "steps"
+    raise InvalidValue(
+        f"{record.source}: the record has neither messages (a conversation) nor an episode_id (a "
+        f"step); its keys are {', '.join(record.values) or 'none'}; map one of them, such as "
+        "--map messages=conversation"
+    )

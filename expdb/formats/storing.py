@@ -1,0 +1,462 @@
+"""Import rollouts: store each record as an episode exactly once, many in one transaction.
+
+The table `imports` has the id and a hash of each imported record. The transaction that stores an
+episode also inserts the row of its record, so an interrupted import continues where it stopped, and
+a record is known even after its episode is evicted.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from expdb import checks, errors
+from expdb.chunks.fields import Field
+from expdb.names import EPISODE_DETAILS, STEP_KEYS, nearest
+from expdb.sql import tables
+from expdb.sql.session import Session
+from expdb.storage import annotate, priorities
+from expdb.storage.cached_records import EpisodeRecord
+from expdb.storage.catalog import Fields, check_declared
+from expdb.storage.outcome import WriteOutcome
+from expdb.storage.reading import select
+from expdb.storage.scores.recording import Recording
+from expdb.storage.scores.requested import NewScore, scores_of
+from expdb.storage.store import Store, Writing
+from expdb.storage.writing import episodes, relations, transaction
+from expdb.storage.writing.change import delete_positions
+from expdb.storage.writing.open_episodes import episode_details
+from expdb.storage.writing.pending_steps import PendingSteps, create_steps, step_columns
+
+ATTEMPTS = 32  # other processes may import the same records, or set the types of fields
+EPISODE_NAMES = (
+    "episode_id", "task_id", "agent_id", *EPISODE_DETAILS, "parent", "parent_step", "relation",
+    "run", "started", "ended", "status", "episode_return",
+    "length",
+)  # fmt: skip
+_STEP_NAMES = frozenset(STEP_KEYS)
+
+
+@dataclass
+class Rollout:
+    """One record to import, as an episode.
+
+    Attributes
+    ----------
+    record : str
+        Identity of the record, such as its own id or a hash of its content.
+    digest : bytes
+        Hash of the content of the record.
+    episode : dict
+        Columns of the episode: the arguments of `ReplayBuffer.episode`, and `run`, `started`,
+        `ended`, `status` and `episode_return`. `episode_id` is required. If `length` is
+        greater than the number of steps, the first steps of the episode are missing.
+    steps : list of dict
+        Arguments of `ReplayBuffer.store` for each step, without those of the episode.
+    final : dict or None
+        Final observation: fields after the last step.
+    scores : list of dict
+        Scores of the episode: `name`, `value`, `by`, `status` and `detail` as for
+        `ReplayBuffer.score`, `scored` for the time, and `step` for the index of the step to score.
+    annotations : list of tuple
+        Name, version or None, index of the step, and array of each annotation.
+    priorities : list of float
+        Priority of each step, NaN for none; empty if no step has a priority.
+    types : dict
+        Types of fields that the buffer may not have yet, as for ``db.buffer(fields=)``.
+    has_json_text : bool
+        Whether the values of JSON fields are JSON text.
+    source : str
+        Where the record comes from, such as ``chats.jsonl:17``. Messages contain it.
+    """
+
+    record: str
+    digest: bytes
+    episode: dict[str, Any]
+    steps: list[dict[str, Any]]
+    final: dict[str, Any] | None = None
+    scores: list[dict[str, Any]] = field(default_factory=list)
+    annotations: list[tuple[str, int | None, int, np.ndarray]] = field(default_factory=list)
+    priorities: list[float] = field(default_factory=list)
+    types: Mapping[str, Field | str] = field(default_factory=dict)
+    has_json_text: bool = False
+    source: str = ""
+
+
+@dataclass
+class ImportReport:
+    """What an import did.
+
+    Attributes
+    ----------
+    episodes : int
+        Number of episodes that were stored.
+    steps : int
+        Number of steps that were stored.
+    known : int
+        Number of records that were skipped, because they had been imported before.
+    replaced : int
+        Number of stored episodes that replaced an earlier version of their record.
+    refused : list of str
+        One message for each record that could not be imported, with the source, the problem and
+        the remedy.
+    """
+
+    episodes: int = 0
+    steps: int = 0
+    known: int = 0
+    replaced: int = 0
+    refused: list[str] = field(default_factory=list)
+
+    def refuse(self, source: str, reason: object) -> None:
+        """Add the message for a record that cannot be imported."""
+        self.refused.append(f"{source}: {reason}")
+
+    def add(self, other: "ImportReport") -> None:
+        """Add the numbers and messages of another report."""
+        self.episodes += other.episodes
+        self.steps += other.steps
+        self.known += other.known
+        self.replaced += other.replaced
+        self.refused += other.refused
+
+
+def store_rollouts(
+    store: Store, run: str, rollouts: Sequence[Rollout], replace: bool = False
+) -> ImportReport:
+    """Store rollouts in one transaction, except those that were imported before; report both.
+
+    A record whose content differs from that of its first import is refused. With `replace`, its
+    episode is deleted and stored again.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            report: ImportReport = store.engine.retry(_attempt, store, run, rollouts, replace)
+            return report
+        except (errors.OutOfDate, errors.EpisodeMismatch, errors.FieldMismatch):
+            if attempt + 1 == ATTEMPTS:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+@dataclass
+class _NewEpisode:
+    """An episode to store."""
+
+    index: int  # of its rollout
+    rollout: Rollout
+    record: EpisodeRecord
+    scores: list[tuple[NewScore, int | None]]  # with the index of the step
+    replaces: int | None  # number of the episode of an earlier version of the record
+
+
+def _attempt(store: Store, run: str, rollouts: Sequence[Rollout], replace: bool) -> ImportReport:
+    report, records = ImportReport(), list({rollout.record for rollout in rollouts})
+    named = {rollout.episode.get(key) for rollout in rollouts for key in ("episode_id", "parent")}
+    with store.engine.reading() as session:  # one snapshot
+        known = _find_known(store, session, records)
+        names = sorted(name for name in named if isinstance(name, str))
+        stored = episodes.find_in_snapshot(store, session, names)
+    taken = {name: episode.id for name, (episode, _) in stored.items()}
+    refused: dict[int, object] = {}  # the reasons, by the index of the rollout
+    chosen = _choose(run, rollouts, known, taken, replace, report, refused)
+    group, new = _gather(store, chosen, refused)
+    for index, reason in sorted(refused.items()):
+        report.refuse(rollouts[index].source, reason)
+    if not new:
+        return report
+    _settle_fields(store, group)
+    drafts = [transaction.build_draft(store, pending) for pending in group]
+    with Writing(store) as (session, outcome):
+        if _find_known(store, session, records) != known:
+            raise errors.OutOfDate("another process has imported some of the records")
+        _delete_replaced(store, session, outcome, new)
+        positions_of: dict[EpisodeRecord, np.ndarray] = {}
+        for pending, draft in zip(group, drafts, strict=True):
+            positions, _, _ = transaction.write_draft(store, session, pending, draft, outcome)
+            transaction.refuse_new_fields(outcome)
+            for record, indices in pending.indices_by_episode().items():
+                positions_of[record] = positions[indices]
+        id_of = {before: after.id or 0 for before, after in outcome.episodes}
+        _record(store, session, new, id_of)
+        _add_details(store, session, outcome, new, positions_of)
+    for pending in group:
+        store.activity.add_steps(len(pending), pending.ended)
+    report.episodes, report.steps = len(new), sum(map(len, group))
+    report.replaced = sum(episode.replaces is not None for episode in new)
+    return report
+
+
+def _find_known(
+    store: Store, session: Session, records: Sequence[str]
+) -> dict[str, tuple[bytes, int]]:
+    """Return the digest and the episode of each record that was imported before."""
+    rows = session.query(
+        "SELECT record, digest, episode FROM imports WHERE buffer_id = ? "
+        f"AND record IN ({', '.join('?' * len(records))})",
+        store.id, *records,
+    )  # fmt: skip
+    return {record: (bytes(digest), episode) for record, digest, episode in rows}
+
+
+def _choose(
+    run: str,
+    rollouts: Sequence[Rollout],
+    known: Mapping[str, tuple[bytes, int]],
+    taken: dict[str, int | None],
+    replace: bool,
+    report: ImportReport,
+    refused: dict[int, object],
+) -> list[_NewEpisode]:
+    """Return the rollouts to store; count the known ones, and refuse the invalid ones.
+
+    `taken` has the numbers of the stored episodes by name; the names of the new ones are added.
+    """
+    chosen: list[_NewEpisode] = []
+    digests = {record: digest for record, (digest, _) in known.items()}
+    for index, rollout in enumerate(rollouts):
+        digest, (_, replaced) = digests.get(rollout.record), known.get(rollout.record, (b"", None))
+        if digest == rollout.digest:
+            report.known += 1
+            continue
+        name = rollout.episode["episode_id"]
+        try:
+            if digest is not None and (replaced is None or not replace):
+                raise errors.InvalidValue(
+                    f"record {rollout.record!r} was imported before with other content; pass "
+                    "replace=True (--replace) to replace its episode, or give it another id"
+                    if replaced is not None
+                    else f"record {rollout.record!r} occurs twice with different content; give "
+                    "each record its own id"
+                )
+            if rollout.final is not None and rollout.episode.get("status") == "open":
+                raise errors.InvalidValue(
+                    "an open episode has no final observation; import it with the status complete "
+                    "or aborted"
+                )
+            if not rollout.steps:
+                raise errors.InvalidValue("the record has no step; remove it, or add a step")
+            if taken.get(name, replaced) != replaced:
+                raise errors.EpisodeMismatch(
+                    f"episode {name!r} already exists and was not imported from this record; give "
+                    "the record another id, or import it into another buffer"
+                )
+            record = _record_of(run, rollout.episode, len(rollout.steps))
+            if record.parent is not None and record.parent.name not in taken:
+                raise errors.UnknownEpisode(
+                    f"its parent, episode {record.parent.name!r}, is not stored; import the parent "
+                    "first, or together with this record"
+                )
+            scores = [_score_of(name, score) for score in rollout.scores]
+        except errors.ExpDBError as error:
+            refused[index] = error
+            continue
+        digests[rollout.record], taken[name] = rollout.digest, -1
+        chosen.append(_NewEpisode(index, rollout, record, scores, replaced))
+    return chosen
+
+
+def _score_of(episode_id: str, score: Mapping[str, Any]) -> tuple[NewScore, int | None]:
+    """Return a checked score, and the index of its step; None for the whole episode."""
+    values = {**score, "episode_id": episode_id}
+    step, scored = values.pop("step", None), values.pop("scored", None)
+    (checked,) = scores_of([values], is_batch=False)
+    return checked._replace(scored=scored), step
+
+
+def _record_of(run: str, columns: Mapping[str, Any], count: int) -> EpisodeRecord:
+    """Return the record of an episode with `count` steps; raise InvalidValue if it is invalid."""
+    unknown = columns.keys() - set(EPISODE_NAMES)
+    if unknown:
+        name = min(unknown)
+        raise errors.InvalidValue(
+            f"an episode has no column {name!r}{nearest(name, EPISODE_NAMES) or ';'} the columns "
+            f"are {', '.join(EPISODE_NAMES)}"
+        )
+    given = {name: value for name, value in columns.items() if value is not None}
+    record = EpisodeRecord(
+        episode_id=checks.text(columns["episode_id"], "episode_id"),
+        run=checks.text(given.get("run", run), "run"),
+        task_id=checks.text(given.get("task_id", "default"), "task_id"),
+        agent_id=checks.text(given.get("agent_id", "agent"), "agent_id"),
+        started=checks.number(given.get("started", time.time()), "started"),
+    )
+    details = {name: given[name] for name in EPISODE_DETAILS if name in given}
+    for name, value in episode_details(details).items():
+        setattr(record, name, value)
+    if "ended" in given:
+        checks.number(given["ended"], "ended")
+    checks.choice(given.get("status", "complete"), "status", "complete", "aborted", "open")
+    record.parent = relations.parse_relation(given, record.episode_id)
+    missing = checks.whole(given.get("length", count), "length") - count
+    if missing > 0 and record.parent is None:
+        record.length, record.greatest = missing, {}
+    return record
+
+
+def _gather(
+    store: Store, chosen: Sequence[_NewEpisode], refused: dict[int, object]
+) -> tuple[list[PendingSteps], list[_NewEpisode]]:
+    """Return the steps to write, and their episodes; refuse rollouts with invalid values.
+
+    One write can store the final observation of only one episode, so an episode with a final
+    observation has a write of its own.
+    """
+    group, new = [create_steps(store, _known_fields(store, chosen))], list[_NewEpisode]()
+    for episode in chosen:
+        pending, final = group[-1], episode.rollout.final
+        if final is not None and len(pending):
+            pending = create_steps(store, pending.fields)
+        state = pending.capture_state()
+        try:
+            _add(pending, episode)
+        except errors.ExpDBError as error:
+            pending.restore_state(state)
+            refused[episode.index] = error
+            continue
+        if pending is not group[-1]:
+            group.append(pending)
+        if final is not None:
+            group.append(create_steps(store, pending.fields))
+        new.append(episode)
+    group = [pending for pending in group if len(pending)]
+    for pending in group:
+        pending.close()
+    return group, new
+
+
+def _known_fields(store: Store, chosen: Sequence[_NewEpisode]) -> Fields:
+    """Return the fields of the buffer, and those that rollouts declare."""
+    stored, declared = store.fields, dict[str, Any]()
+    for episode in chosen:
+        declared |= episode.rollout.types
+    new = {name: type for name, type in declared.items() if name not in stored.types}
+    if not new:
+        return stored
+    known = {**stored.types, **check_declared(new)}
+    return Fields(known, stored.optional, stored.version, stored.annotations)
+
+
+def _add(pending: PendingSteps, episode: _NewEpisode) -> None:
+    """Add the steps of an episode; raise an error of its row if one of them is not valid."""
+    record, rollout = episode.record, episode.rollout
+    for index, row in enumerate(rollout.steps):
+        fields = {name: value for name, value in row.items() if name not in _STEP_NAMES}
+        if rollout.has_json_text:
+            fields = _parsed(fields, pending.types)
+        try:
+            pending.add(record, fields, step_columns(row))
+        except (errors.InvalidValue, errors.FieldMismatch) as error:
+            errors.name_row(error, index)
+            raise
+    status = rollout.episode.get("status") or "complete"
+    if rollout.final is not None:
+        final = rollout.final
+        pending.add_final(_parsed(final, pending.types) if rollout.has_json_text else final)
+        pending.end(record, status)
+    elif status != "open":
+        pending.ended[record] = status
+
+
+def _parsed(values: Mapping[str, Any], types: Mapping[str, Field]) -> dict[str, Any]:
+    """Return values of fields with the JSON text of JSON fields parsed."""
+    return {
+        name: json.loads(value)
+        if isinstance(value, str) and name in types and types[name].dtype == "json"
+        else value
+        for name, value in values.items()
+    }
+
+
+def _settle_fields(store: Store, group: Sequence[PendingSteps]) -> None:
+    """Store the types of new fields, and which fields some steps lack, before the steps.
+
+    The writes of one transaction must not change the fields; see `transaction.refuse_new_fields`.
+    """
+    collected = [pending.collect_fields(store.fields) for pending in group]
+    types = {name: type for of_write, _ in collected for name, type in of_write.items()}
+    lacking = set().union(*(missing for _, missing in collected))
+    lacking |= {name for name in types for of_write, _ in collected if name not in of_write}
+    if types.keys() <= store.fields.types.keys() and lacking <= store.fields.optional:
+        return
+    with store.writing() as (session, outcome):
+        ((version, added),) = session.query(
+            "SELECT fields_version, added FROM buffers WHERE id = ?", store.id
+        )
+        fields = store.fields_at(session, version)
+        store.settle_fields(session, fields, types, lacking, added == 0, outcome)
+
+
+def _delete_replaced(
+    store: Store, session: Session, outcome: WriteOutcome, new: Sequence[_NewEpisode]
+) -> None:
+    """Delete the episodes of the earlier versions of records."""
+    replaced = [episode.replaces for episode in new if episode.replaces is not None]
+    if not replaced:
+        return
+    ids = np.array(sorted(replaced), np.int64)
+    positions = select.positions_of_episodes(store, session, ids, store.state(session).added)
+    delete_positions(store, session, outcome, positions, is_eviction=False)
+    for table, column in ("episodes", "id"), ("imports", "episode"):
+        session.execute(
+            f"DELETE FROM {table} WHERE buffer_id = ? AND {column} {store.dialect.AMONG}",
+            store.id, store.dialect.as_list(ids),
+        )  # fmt: skip
+
+
+def _record(
+    store: Store, session: Session, new: Sequence[_NewEpisode], id_of: Mapping[EpisodeRecord, int]
+) -> None:
+    """Record the imported records, and set the ends and returns of their episodes."""
+    rows = [
+        (store.id, episode.rollout.record, episode.rollout.digest, id_of[episode.record])
+        for episode in new
+    ]
+    store.dialect.insert_rows(session, tables.imports, rows)
+    for name in ("ended", "episode_return"):
+        session.execute_many(
+            f"UPDATE episodes SET {name} = ? WHERE buffer_id = ? AND id = ?",
+            [
+                (value, store.id, id_of[episode.record])
+                for episode in new
+                if (value := episode.rollout.episode.get(name)) is not None
+            ],
+        )
+
+
+def _add_details(
+    store: Store,
+    session: Session,
+    outcome: WriteOutcome,
+    new: Sequence[_NewEpisode],
+    positions_of: Mapping[EpisodeRecord, np.ndarray],
+) -> None:
+    """Store the scores, annotations and priorities of the new episodes."""
+    scores = [
+        score if step is None
+        else score._replace(episode=None, position=int(positions_of[episode.record][step]))
+        for episode in new
+        for score, step in episode.scores
+    ]  # fmt: skip
+    if scores:
+        Recording(store, scores).record(session)
+    arrays: dict[tuple[str, int | None], dict[int, np.ndarray]] = {}
+    for episode in new:
+        for name, version, step, array in episode.rollout.annotations:
+            arrays.setdefault((name, version), {})[int(positions_of[episode.record][step])] = array
+    for (name, version), by_position in arrays.items():
+        positions = np.array(list(by_position), np.int64)
+        own = list(by_position.values())
+        annotate.write(store, session, outcome, positions, version, name, own)
+    given = [
+        (positions_of[episode.record], np.array(episode.rollout.priorities, np.float64))
+        for episode in new
+        if episode.rollout.priorities
+    ]
+    if given:
+        positions, values = map(np.concatenate, zip(*given, strict=True))
+        is_known = ~np.isnan(values)
+        priorities.write(store, session, positions[is_known], values[is_known])
