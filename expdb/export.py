@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -104,7 +105,7 @@ def export(
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield the path of a draft, which becomes the file `path` when the block ends.
+    """Yield the path of a draft, which becomes the file or folder `path` when the block ends.
 
     After an exception, the draft is deleted. Raise TargetExists if the file exists, DatabaseMissing
     if its folder does not exist, and StorageFull or DatabaseReadOnly if it cannot be written.
@@ -129,7 +130,7 @@ def new_file(path: Path) -> Iterator[Path]:
         ) from error
     finally:
         with suppress(OSError):
-            draft.unlink()
+            shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
 
 
 def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:

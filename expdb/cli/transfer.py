@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +40,7 @@ def _names_of(mapped: Sequence[str], option: str) -> dict[str, str]:
 @click.option(
     "--format",
     "format",
-    type=click.Choice(["chat", "steps", "expdb"]),
+    type=click.Choice(["chat", "steps", "atif", "expdb"]),
     help="Format of the records; by default, the first record decides.",
 )
 @click.option(
@@ -155,9 +154,10 @@ ENDINGS = {".parquet": "parquet", ".pq": "parquet"}
 @click.option(
     "--format",
     "format",
-    type=click.Choice(["parquet", "chat", "pairs"]),
+    type=click.Choice(["parquet", "chat", "pairs", "atif"]),
     help="parquet: one row per step. chat: one conversation per line, for fine-tuning. pairs: one "
-    "preference pair per line, for DPO. Default: parquet for names that end in .parquet or .pq.",
+    "preference pair per line, for DPO. atif: one trajectory per line of a .jsonl file, or per "
+    "file of a new folder. Default: parquet for names that end in .parquet or .pq.",
 )
 @click.option("--score", help="With pairs: the score to compare instead of the return.")
 @click.option("--margin", type=float, default=0.0, help="With pairs: the smallest difference.")
@@ -213,8 +213,8 @@ def export(
     format = format or ("parquet" if target == "-" else ENDINGS.get(Path(target).suffix.lower()))
     if format is None and Path(target).suffix.lower() == ".jsonl":
         raise click.UsageError(
-            f"{target} can hold conversations or preference pairs; pass --format chat or "
-            "--format pairs"
+            f"{target} can hold conversations, preference pairs or ATIF; pass --format chat, "
+            "--format pairs or --format atif"
         )
     if format in (None, "parquet"):
         if score is not None or margin or split is not None or mapped:
@@ -226,7 +226,11 @@ def export(
     elif lineage or timestamps:
         raise click.UsageError("--lineage and --timestamps apply to Parquet files; remove them")
     else:
-        options = {"names": _names_of(mapped, "--map"), "split": split}
+        options = {"split": split}
+        if format != "atif":
+            options["names"] = _names_of(mapped, "--map")
+        elif mapped:
+            raise click.UsageError("--map does not apply to --format atif; remove it")
         if format == "pairs":
             options |= {"score": score, "margin": margin}
         elif score is not None or margin:
@@ -236,11 +240,13 @@ def export(
             _export(location, buffer, draft, condition, "parquet", **options)
         return
     count = _export(location, buffer, target, condition, format or "parquet", **options)
-    noun = {"chat": "conversation", "pairs": "pair"}.get(format or "", "step")
+    noun = {"chat": "conversation", "pairs": "pair", "atif": "document"}.get(format or "", "step")
     if not count:
         what = "step matches" if noun == "step" else f"{noun} was found"
         click.echo(f"Warning: no {what}; the file has no rows", err=True)
-    size = os.path.getsize(target)
+    size = sum(
+        path.stat().st_size for path in (Path(target), *Path(target).glob("*")) if path.is_file()
+    )
     click.echo(
         json.dumps({"target": target, f"{noun}s": count, "bytes": size})
         if as_json
@@ -254,7 +260,9 @@ def _export(
     from expdb import formats
     from expdb.export import export as write_parquet
 
-    write: Any = {"chat": formats.write_chat, "pairs": formats.write_pairs}.get(format)
+    write: Any = {
+        "chat": formats.write_chat, "pairs": formats.write_pairs, "atif": formats.write_atif,
+    }.get(format)  # fmt: skip
     with expdb.open(location, create=False, read_only=True) as db:
         chosen, total = db.buffer(buffer, create=False), None
         if write is None:

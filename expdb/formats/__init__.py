@@ -10,6 +10,7 @@
 1
 """
 
+from expdb.formats.atif import write_atif
 from expdb.formats.chat import write_chat
 from expdb.formats.importing import import_rollouts, read
 from expdb.formats.pairs import write_pairs
@@ -22,6 +23,7 @@ __all__ = [
     "Unreadable",
     "import_rollouts",
     "read",
+    "write_atif",
     "write_chat",
     "write_pairs",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 import expdb
 from expdb import checks
 from expdb.errors import InvalidValue
+from expdb.formats.atif import is_atif, read_atif
 from expdb.formats.chat import read_chats
 from expdb.formats.exported import is_exported, read_exported
 from expdb.formats.files import files_of, read_records, records_of_object
@@ -21,7 +22,7 @@ from expdb.formats.storing import ImportReport, Rollout, store_rollouts
 BATCH_ROLLOUTS = 256
 BATCH_STEPS = 4096
 
-FORMATS = "chat", "steps", "expdb"
+FORMATS = "chat", "steps", "atif", "expdb"
 
 
 def import_rollouts(
@@ -106,11 +107,12 @@ def read(
         zstd; folders of such files, such as an archive; Arrow tables and other objects with
         ``__arrow_c_stream__``, such as DataFrames; or iterables of dicts, such as Hugging Face
         datasets. Parquet files of `expdb export` and of archives become the same episodes.
-    format : {"chat", "steps", "expdb"}, optional
-        ``"chat"`` for one conversation per record, ``"steps"`` for one step per record, and
-        ``"expdb"`` for Parquet files of `expdb export` and of archives. By
-        default, records with a key ``messages`` and without ``action`` are conversations, and
-        records with a key ``episode_id`` are steps.
+    format : {"chat", "steps", "atif", "expdb"}, optional
+        ``"chat"`` for one conversation per record, ``"steps"`` for one step per record, ``"atif"``
+        for trajectories in the Agent Trajectory Interchange Format, and ``"expdb"`` for Parquet
+        files of `expdb export` and of archives. By default, records with a key ``messages`` and
+        without ``action`` are conversations, records with a key ``episode_id`` are steps, and
+        records that name a version of ATIF are trajectories.
     names : mapping of str to str, optional
         Names of columns and fields, and the keys of the records that contain their values, such as
         ``{"task_id": "question_id"}``.
@@ -157,14 +159,19 @@ def _convert(records: Records, format: str | None, names: Mapping[str, str]) -> 
             unreadable.append(record)
             continue
         chosen = format or format_of(record, names)
-        convert = read_chats if chosen == "chat" else read_steps
+        convert = _READERS[chosen]
         yield from convert(itertools.chain(unreadable, [record], records), names)
         return
     yield from unreadable
 
 
+_READERS = {"chat": read_chats, "steps": read_steps, "atif": read_atif}
+
+
 def format_of(record: Record, names: Mapping[str, str]) -> str:
     """Return the format of a record; raise InvalidValue if it is unknown."""
+    if is_atif(record.values):
+        return "atif"
     keys = {*record.values, *names}
     if "messages" in keys and "action" not in keys:
         return "chat"

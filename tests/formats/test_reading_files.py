@@ -127,25 +127,26 @@ def test_a_broken_line_is_named_and_the_others_are_imported(scratch, tmp_path, n
     assert "\n" not in found
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "reason"),
-    [
-        ("a.jsonl", "x".encode("utf-16"), "in UTF-16"),
-        ("a.jsonl.gz", gzip.compress(LINES.encode())[:-30], "cannot be read to its end"),
-        ("a.jsonl.gz", b"not gzip", "cannot be read to its end"),
-        ("a.jsonl.xz", lzma.compress(LINES.encode())[:-30], "cannot be read to its end"),
-        ("a.jsonl.bz2", b"BZh9 garbage", "cannot be read to its end"),
-        ("a.jsonl.zst", b"garbage", "cannot be read to its end"),
-        ("a.parquet", b"PAR1 garbage PAR1", "cannot be read to its end"),
-        ("a.arrow", b"ARROW1 garbage", "cannot be read to its end"),
-        ("a.csv", b"episode_id,x\na,1\nb,2,3\n", "cannot be read to its end"),
-        ("a.json", b"[{", "not valid JSON"),
-        ("a.json", b"", "not valid JSON"),
-        ("a.txt", b"x", "must end in"),
-        ("a.pkl", b"x", "must end in"),
-    ],
-)
-def test_a_broken_file_is_named(scratch, tmp_path, name, data, reason):
+BROKEN_FILES = {
+    "utf-16": ("a.jsonl", "x".encode("utf-16"), "in UTF-16"),
+    "cut gzip": ("a.jsonl.gz", gzip.compress(LINES.encode())[:-30], "cannot be read to its end"),
+    "no gzip": ("a.jsonl.gz", b"not gzip", "cannot be read to its end"),
+    "cut xz": ("a.jsonl.xz", lzma.compress(LINES.encode())[:-30], "cannot be read to its end"),
+    "bzip2": ("a.jsonl.bz2", b"BZh9 garbage", "cannot be read to its end"),
+    "zstd": ("a.jsonl.zst", b"garbage", "cannot be read to its end"),
+    "parquet": ("a.parquet", b"PAR1 garbage PAR1", "cannot be read to its end"),
+    "arrow": ("a.arrow", b"ARROW1 garbage", "cannot be read to its end"),
+    "ragged csv": ("a.csv", b"episode_id,x\na,1\nb,2,3\n", "cannot be read to its end"),
+    "cut json": ("a.json", b"[{", "not valid JSON"),
+    "empty json": ("a.json", b"", "not valid JSON"),
+    "text": ("a.txt", b"x", "must end in"),
+    "pickle": ("a.pkl", b"x", "must end in"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN_FILES)
+def test_a_broken_file_is_named(scratch, tmp_path, kind):
+    name, data, reason = BROKEN_FILES[kind]
     (tmp_path / name).write_bytes(data)
     report = load(scratch, tmp_path / name)
     assert report.refused
