@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from expdb import checks, errors
 from expdb.archive import parquet
+from expdb.archive.exported_table import as_batch
 from expdb.archive.retention import Retention
 from expdb.batch import Batch, table_of_rows
 from expdb.checks import UNCHANGED, Unchanged
@@ -304,8 +305,10 @@ class ReplayBuffer(NotACollection):
             one element per step, and at least one is required. Scalars, text and JSON mappings
             apply to every step. If a column is itself a mapping with arrays, each of its arrays
             becomes a column. A table is an Arrow table or another object with
-            ``__arrow_c_stream__``. In columns and tables, a bool column ``has_<field>`` marks the
-            steps that have the field.
+            ``__arrow_c_stream__``. A table of `to_arrow`, `expdb export` or an archive becomes the
+            same steps; for their scores and final observations, use
+            `expdb.formats.import_rollouts`. In columns and tables, a bool column ``has_<field>``
+            marks the steps that have the field.
 
         Returns
         -------
@@ -336,11 +339,15 @@ class ReplayBuffer(NotACollection):
         Warns
         -----
         ExpDBWarning
-            For the reasons that `store` lists, except the missing `task_id`.
+            For the reasons that `store` lists, except the missing `task_id`. If an exported table
+            has values that steps have no argument for, such as scores.
         """
+        rows, statuses = as_batch(self._store, rows)
         columns = columns_of(rows)
         steps = [split_step(row) for row in rows_of(rows)] if columns is None else columns
         positions = self._write_queue.write(steps)
+        if statuses:
+            self._write_queue.run(self._write_queue.episodes.end_named, statuses)
         self._evict_and_report()
         return positions
 

@@ -76,8 +76,8 @@ BELOW = {
         "storage.reading", "storage.scores",
     },
     "archive": {
-        "batch", "sql", "storage", "storage.ledger", "storage.reading", "storage.upkeep",
-        "storage.writing",
+        "batch", "chunks", "sql", "storage", "storage.ledger", "storage.reading",
+        "storage.upkeep", "storage.writing",
     },
     "buffer": {
         "writers", "consumers", "archive", "sampling", "memory", "batch", "replay", "sql", "chunks",
@@ -128,7 +128,7 @@ def test_modules_import_only_from_layers_below():
 def test_libraries_stay_in_their_rooms():
     arrow = (  # tables go there
         "batch.py", "buffer.py", "database.py", "export.py", "parquet.py", "retention.py",
-        "batches.py", "timestamps.py", "sql.py",
+        "batches.py", "timestamps.py", "sql.py", "exported_table.py",
     )  # fmt: skip
 
     def rule(path, relative, named):
@@ -182,10 +182,10 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # Code lines per folder, without comments, docstrings and blank lines. A folder may shrink freely;
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
-    "archive": 736, "chunks": 2_331, "cli": 1_886, "consumers": 1_520,
-    "formats": 1_789, "integrations": 8_250, "memory": 2_232, "process": 310, "replay": 2_741,
-    "root": 2_779, "sampling": 3_224, "serve": 1_569, "sql": 4_547,
-    "storage": 10_763, "text": 267, "writers": 704,
+    "archive": 873, "chunks": 2_331, "cli": 1_886, "consumers": 1_520,
+    "formats": 1_735, "integrations": 8_250, "memory": 2_232, "process": 310, "replay": 2_741,
+    "root": 2_783, "sampling": 3_224, "serve": 1_569, "sql": 4_547,
+    "storage": 10_770, "text": 267, "writers": 704,
 }  # fmt: skip
 
 
@@ -219,7 +219,7 @@ def test_folders_do_not_grow():
     ] == []
 
 
-LONG_FILES = {"buffer.py": 892}  # half of it are signatures
+LONG_FILES = {"buffer.py": 896}  # half of it are signatures
 
 
 def docstring_lines(path):

@@ -87,7 +87,7 @@ def stream(
             kinds[name] = str(annotation[2])
         elif name not in (*kinds, "buffer"):
             table_column(store, name)
-    schema = schema_of(kinds, times, names)
+    schema = schema_of(kinds, times, names).with_metadata({METADATA: store.fields.as_text()})
     batches = scan(schema.names)
     parts = (part for batch in batches for part in _table(batch, schema, set()).to_batches())
     return pa.RecordBatchReader.from_batches(schema, parts)

@@ -11,17 +11,19 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute, parquet
 
-from expdb.archive.parquet import HISTORY_KEYS, METADATA, SCORE_HISTORY
-from expdb.chunks.fields import Field
+from expdb.archive.exported_table import (
+    OWN_COLUMNS,
+    SIGNATURE,
+    numeric_types,
+    types_in,
+    values_of,
+)
+from expdb.archive.parquet import HISTORY_KEYS, SCORE_HISTORY
 from expdb.errors import warn
 from expdb.formats.records import Item, Unreadable, digest_of
 from expdb.formats.storing import Rollout
-from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
-from expdb.storage.catalog import Fields
 
 BATCH_ROWS = 4096
-_SIGNATURE = {"position", "episode", "episode_id", "run", "task_id", "status", "started"}
-_OWN = {*EPISODE_COLUMNS, *STEP_COLUMNS, "episode", SCORE_HISTORY}
 _OF_EPISODE = (
     "episode_id", "run", "task_id", "task_name", "group_id", "status", "episode_tags", "started",
     "ended", "trainable", "relation", "parent_step", "episode_return", "length",
@@ -37,7 +39,7 @@ def is_exported(path: Path) -> bool:
         names = parquet.read_schema(path).names
     except (OSError, pa.ArrowException):
         return False
-    return set(names) >= _SIGNATURE
+    return set(names) >= SIGNATURE
 
 
 class _Places(NamedTuple):
@@ -111,15 +113,10 @@ class _Reader:
         self.path = path
         with parquet.ParquetFile(path) as file:
             schema = file.schema_arrow
-        text = (schema.metadata or {}).get(METADATA.encode())
-        stored = Fields({}, set(), 0) if text is None else Fields.from_text(text.decode(), 0)
-        self.has_json_text = text is None
-        self.fields = stored.types or {
-            column.name: field
-            for column in schema
-            if column.name not in _OWN and (field := _type_of(column.type)) is not None
-        }
-        self._annotations = stored.annotations
+        stored = types_in(schema)
+        self.has_json_text = stored is None
+        self.fields = numeric_types(schema) if stored is None else stored.types
+        self._annotations = {} if stored is None else stored.annotations
         self._names = [name for name in schema.names if name not in ("root_episode",)]
         if "priority" in self._names and not _has_values(path, "priority"):
             self._names.remove("priority")
@@ -132,7 +129,7 @@ class _Reader:
                     name: self._values(name, batch.column(place))
                     for place, name in enumerate(batch.schema.names)
                 }
-                own = {name: columns.pop(name) for name in list(columns) if name in _OWN}
+                own = {name: columns.pop(name) for name in list(columns) if name in OWN_COLUMNS}
                 groups = self._group(columns)
                 keys = list(own)
                 for index, values in enumerate(zip(*own.values(), strict=True)):
@@ -163,12 +160,7 @@ class _Reader:
     def _values(self, name: str, column: pa.Array) -> Sequence[Any]:
         field = self.fields.get(name) or self.fields.get(name.removeprefix("next_"))
         field = field or self._annotations.get(name.partition("@")[0])
-        if name in _OWN or field is None or field.dtype in ("text", "bytes"):
-            values: list[Any] = column.to_pylist()
-            return values
-        if field.dtype == "json":
-            return [None if text is None else json.loads(text) for text in column.to_pylist()]
-        return _arrays(column, field)
+        return values_of(column, None if name in OWN_COLUMNS else field)
 
 
 def _has_values(path: Path, name: str) -> bool:
@@ -178,64 +170,6 @@ def _has_values(path: Path, name: str) -> bool:
             if compute.any(compute.is_finite(batch.column(0).fill_null(float("nan")))).as_py():
                 return True
     return False
-
-
-def _type_of(kind: pa.DataType) -> Field | None:
-    """Return the type of a field from that of its column, None for text that may be JSON."""
-    depth = 0
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return Field(np.dtype(kind.value_type.to_pandas_dtype()).name, tuple(kind.shape))
-    while pa.types.is_list(kind):
-        kind, depth = kind.value_type, depth + 1
-    if pa.types.is_binary(kind):
-        return Field("bytes")
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        return None
-    return Field(np.dtype(kind.to_pandas_dtype()).name, (None,) * depth)
-
-
-def _arrays(column: pa.Array, field: Field) -> list[np.ndarray | None]:
-    """Return the arrays or numbers of a column, bit for bit; null becomes None."""
-    dtype = field.numpy
-    valid = column.is_valid().to_pylist()
-    if not field.shape:
-        filled = (
-            column.fill_null(False if dtype.kind == "b" else 0) if column.null_count else column
-        )
-        flat = filled.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
-        return [value if there else None for value, there in zip(flat, valid, strict=True)]
-    if isinstance(column, pa.ExtensionArray):
-        storage = column.storage
-        size = storage.type.list_size
-        values = storage.values.slice(storage.offset * size, len(storage) * size)
-        array = _flat(values).astype(dtype, copy=False)
-        rows = array.reshape(len(column), *field.shape)
-        return [row if there else None for row, there in zip(rows, valid, strict=True)]
-    return [
-        _nested(cell.values, field, dtype) if there else None
-        for cell, there in zip(column, valid, strict=True)
-    ]
-
-
-def _flat(values: pa.Array) -> np.ndarray:
-    """Return numbers as an array, with 0 in place of null."""
-    if values.null_count:
-        values = values.fill_null(False if pa.types.is_boolean(values.type) else 0)
-    flat: np.ndarray = values.to_numpy(zero_copy_only=False)
-    return flat
-
-
-def _nested(values: pa.Array, field: Field, dtype: np.dtype) -> np.ndarray:
-    """Return the array in nested lists; the type gives the sizes of axes below an empty one."""
-    shape = [len(values)]
-    for size in field.shape[1:]:
-        offsets = values.offsets.to_numpy()
-        lengths = np.unique(np.diff(offsets))
-        inner = int(lengths[0]) if len(lengths) else size or 0
-        shape.append(inner)
-        values = values.flatten()
-    flat = _flat(values) if len(values) else np.empty(0, dtype)
-    return flat.astype(dtype, copy=False).reshape(shape)
 
 
 def _rollout(reader: _Reader, rows: list[dict[str, Any]], places: _Places) -> Rollout:

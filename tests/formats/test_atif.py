@@ -25,7 +25,8 @@ DOCUMENT = {
         {"step_id": 2, "source": "user", "message": "List.", "timestamp": "2026-01-02T03:04:05Z"},
         {
             "step_id": 3, "source": "agent", "message": "",
-            "timestamp": "2026-01-02T03:04:06+00:00", "reasoning_content": "hm", "model_name": "m2", "reasoning_effort": "high",
+            "timestamp": "2026-01-02T03:04:06+00:00", "reasoning_content": "hm",
+            "model_name": "m2", "reasoning_effort": "high",
             "tool_calls": [
                 {"tool_call_id": "c1", "function_name": "ls", "arguments": {"p": ["/", 1.0, None]}}
             ],

@@ -31,7 +31,7 @@ def columns_of(batch: Any) -> dict[str, Sequence[Any]] | None:
     if isinstance(batch, Mapping):
         return _with_gaps(_broadcast(batch))
     if hasattr(batch, "__arrow_c_stream__"):
-        table = _table_of(batch)
+        table = table_of(batch)
         return _with_gaps({name: _from_arrow(table[name]) for name in table.column_names})
     if isinstance(batch, (list, tuple)):
         return None
@@ -41,7 +41,8 @@ def columns_of(batch: Any) -> dict[str, Sequence[Any]] | None:
     )
 
 
-def _table_of(batch: Any) -> pa.Table:
+def table_of(batch: Any) -> pa.Table:
+    """Return an object with `__arrow_c_stream__` as a table; raise InvalidValue if it is none."""
     try:
         table = pa.table(batch)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -55,7 +56,7 @@ def _table_of(batch: Any) -> pa.Table:
 
 def columns_of_table(batch: Any) -> dict[str, list[Any]]:
     """Return the columns of an Arrow table, or of a similar table, as lists of Python values."""
-    columns: dict[str, list[Any]] = _table_of(batch).to_pydict()
+    columns: dict[str, list[Any]] = table_of(batch).to_pydict()
     return columns
 
 

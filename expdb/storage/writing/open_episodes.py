@@ -282,6 +282,15 @@ class OpenEpisodes:
         ]:
             self._forget(key)
 
+    def end_named(self, statuses: Mapping[str, str]) -> None:
+        """End the open episodes with these names; `statuses` may also map names to "open"."""
+        for status in ("complete", "aborted"):
+            names = [name for name, own in statuses.items() if own == status]
+            found = episodes.find(self._store, names).values()
+            self._end_episodes([record for record, current in found if current == "open"], status)
+            for name in names:
+                self._named.pop(name, None)
+
     def end_all(self, status: str) -> None:
         """End the episodes that began without a name; no other process can continue them."""
         self._end_episodes([*self._replaced, *self._open.values()], status)
