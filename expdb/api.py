@@ -8,7 +8,8 @@ from expdb.checks import UNCHANGED
 from expdb.chunks.fields import TOKEN_FIELDS, Field
 from expdb.consumers.consumer import Consumer
 from expdb.consumers.lease import Lease
-from expdb.database import ExperienceDB, copy, grant, open, open_async, upgrade
+from expdb.copying import copy
+from expdb.database import ExperienceDB, grant, open, open_async, upgrade
 from expdb.errors import (
     ExpDBError,
     ExpDBWarning,

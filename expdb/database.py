@@ -1,4 +1,4 @@
-"""Open a database, get its buffers, query it with SQL, check it and copy it."""
+"""Open a database, get its buffers, query it with SQL, and check it."""
 
 import functools
 import importlib
@@ -35,7 +35,6 @@ from expdb.sql.engine import Engine, retry_on_restart
 from expdb.storage import catalog
 from expdb.storage.reading.adhoc import run_sql
 from expdb.storage.store import Store
-from expdb.storage.upkeep import copying
 from expdb.storage.upkeep.check import check_owners, check_schema
 from expdb.storage.upkeep.examine_buffers import examine_buffers
 from expdb.storage.writing import change
@@ -832,78 +831,6 @@ def _reopened(location: str, run: str | None, options: dict[str, Any]) -> Experi
     if "sqlite_module" in options:
         options = {**options, "sqlite_module": importlib.import_module(options["sqlite_module"])}
     return open(location, create=False, run=run, **options)
-
-
-@checked_keywords()
-def copy(
-    source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    *,
-    buffer: str | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> dict[str, int]:
-    """Copy the buffers of a database to another database, also between SQLite and PostgreSQL.
-
-    Positions, episodes, chunks and the ledgers of consumers are the same in the copy. While a
-    buffer is being copied, the copy is named ``<name> (copying <id>)``. An interrupted copy
-    continues when you call `copy` again, unless the source has changed.
-
-    Parameters
-    ----------
-    source : str or path-like
-        Location of the database to copy, as for `open`.
-    target : str or path-like
-        Location of the database to copy to, as for `open`. It is created if it does not exist.
-    buffer : str, optional
-        Name of the buffer to copy. By default, all buffers are copied.
-    progress : callable, optional
-        Function that is called with the name of the buffer, the number of copied chunks, and the
-        number of all chunks of the buffer.
-
-    Returns
-    -------
-    dict of str to int
-        Number of steps of each copied buffer, by name.
-
-    Raises
-    ------
-    TargetExists
-        If the target already has a buffer of the same name. In this case nothing is copied, unless
-        another process created that buffer during the copy.
-    UnknownBuffer
-        If the source has no buffer `buffer`.
-    InvalidValue
-        If source and target are the same database, or a location is invalid.
-    DatabaseMissing
-        If the source does not exist.
-    DatabaseBusy
-        If another process copies the same buffer to the target.
-    ExpDBError
-        If `open` raises an error for one of the locations.
-    """
-    with ExitStack() as stack:
-        theirs = stack.enter_context(open(source, create=False, read_only=True))
-        names = theirs.buffers() if buffer is None else [theirs.buffer(buffer, create=False).name]
-        ours = stack.enter_context(open(target))  # last, so that an error creates no empty file
-        if ours.location == theirs.location:
-            raise errors.InvalidValue(
-                f"source and target are the same database, {ours.location}; name another target"
-            )
-        taken = [name for name in names if name in ours.buffers()]
-        if taken:
-            raise errors.TargetExists(
-                f"{ours.location} already has a buffer {taken[0]!r}; drop this buffer first, or "
-                "copy to another database"
-            )
-        copied = {}
-        for name in names:
-            tell = (
-                functools.partial(progress, name)
-                if progress is not None
-                else lambda done, total: None
-            )
-            copied[name] = copying.copy_buffer(theirs._engine, ours._engine, name, tell)
-        return copied
 
 
 def upgrade(location: str | os.PathLike[str]) -> tuple[str | None, str]:

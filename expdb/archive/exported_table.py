@@ -91,11 +91,13 @@ def numeric_types(schema: pa.Schema) -> dict[str, Field]:
     }
 
 
-def values_of(column: pa.Array, field: Field | None) -> Sequence[Any]:
-    """Return the values of a column with the type of its field; null becomes None."""
+def values_of(column: pa.Array, field: Field | None) -> Any:
+    """Return the values of a column with the type of its field, as a list or an array.
+
+    Null becomes None.
+    """
     if field is None or field.dtype in ("text", "bytes"):
-        values: list[Any] = column.to_pylist()
-        return values
+        return column.to_pylist()
     if field.dtype == "json":
         return parsed(column)
     return _arrays(column, field)
@@ -137,26 +139,27 @@ def _type_of(kind: pa.DataType) -> Field | None:
     return Field(np.dtype(kind.to_pandas_dtype()).name, (None,) * depth)
 
 
-def _arrays(column: pa.Array, field: Field) -> list[np.ndarray | None]:
-    """Return the arrays or numbers of a column, bit for bit; null becomes None."""
+def _arrays(column: pa.Array, field: Field) -> Any:
+    """Return the arrays or numbers of a column, bit for bit.
+
+    The result is one array if the shape is fixed and no value is missing.
+    """
     dtype = field.numpy
-    valid = column.is_valid().to_pylist()
-    if not field.shape:
-        filled = (
-            column.fill_null(False if dtype.kind == "b" else 0) if column.null_count else column
-        )
-        flat = filled.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
-        return [value if there else None for value, there in zip(flat, valid, strict=True)]
-    if isinstance(column, pa.ExtensionArray):
-        storage = column.storage
-        size = storage.type.list_size
-        values = storage.values.slice(storage.offset * size, len(storage) * size)
-        array = _flat(values).astype(dtype, copy=False)
-        rows = array.reshape(len(column), *field.shape)
+    valid = column.is_valid().to_pylist() if column.null_count else None
+    if not field.shape or isinstance(column, pa.ExtensionArray):
+        values = column
+        if field.shape:
+            storage = column.storage
+            size = storage.type.list_size
+            values = storage.values.slice(storage.offset * size, len(storage) * size)
+        rows = _flat(values).astype(dtype, copy=False).reshape(len(column), *field.shape)
+        if valid is None:
+            return rows
         return [row if there else None for row, there in zip(rows, valid, strict=True)]
+    there = [True] * len(column) if valid is None else valid
     return [
-        _nested(cell.values, field, dtype) if there else None
-        for cell, there in zip(column, valid, strict=True)
+        _nested(cell.values, field, dtype) if is_there else None
+        for cell, is_there in zip(column, there, strict=True)
     ]
 
 

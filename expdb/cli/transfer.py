@@ -119,15 +119,16 @@ def _show_plan(rollouts: Any, as_json: bool) -> None:
             click.echo(f"Refused: {for_terminal(item.reason)}: {item.source}", err=True)
             continue
         first = {"source": item.source, "record": item.record, "episode": item.episode}
-        first |= {"steps": len(item.steps), "first_step": item.steps[0] if item.steps else None}
+        step = item.first_step
+        first |= {"steps": item.length, "first_step": step}
         first |= {"final": item.final, "scores": item.scores}
         if as_json:
             return click.echo(json.dumps(first, default=plain))
         click.echo(f"the first record, {item.source}, would become this episode:")
         for name, value in item.episode.items():
             click.echo(f"  {name}: {_short(value)}")
-        click.echo(f"  {counted(len(item.steps), 'step')}, the first with")
-        for name, value in (item.steps[0] if item.steps else {}).items():
+        click.echo(f"  {counted(item.length, 'step')}, the first with")
+        for name, value in step.items():
             click.echo(f"    {name}: {_short(value)}")
         for name, value in (item.final or {}).items():
             click.echo(f"  final observation {name}: {_short(value)}")

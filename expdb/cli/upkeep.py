@@ -7,7 +7,9 @@ import os
 import re
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import click
 
@@ -18,6 +20,7 @@ from expdb.cli.printing import counted, print_table
 from expdb.cli.progress import progress
 from expdb.cli.stopping import watch_for_stop
 from expdb.cli.watch import only_buffer
+from expdb.text.conditions import condition_of
 
 
 @verb
@@ -297,17 +300,40 @@ def backup(location: str, target: str, as_json: bool) -> None:
 @click.argument("source")
 @click.argument("target")
 @click.option("--buffer", help="Copy only this buffer.")
+@click.option("--name", help="Name of the copy; requires --buffer.")
+@click.option(
+    "--where", multiple=True, help='Copy only steps that meet a condition such as "reward >= 0.5".'
+)
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["error", "skip_equal", "prefix"]),
+    help="Add the episodes to buffers that may exist. If an episode exists: fail, skip it if it is "
+    "equal, or put the name of the source before all ids.",
+)
 @as_json
-def copy(source: str, target: str, buffer: str | None, as_json: bool) -> None:
+def copy(
+    source: str,
+    target: str,
+    buffer: str | None,
+    name: str | None,
+    where: Sequence[str],
+    on_conflict: Any,
+    as_json: bool,
+) -> None:
     """Copy buffers to another database, for example from a file to a server.
 
-    Positions, episodes and chunks are copied unchanged. If the copy is interrupted, run the same
-    command again to resume it.
+    Positions, episodes and chunks are copied unchanged. With --where or --on-conflict, episodes
+    with the chosen steps are copied instead, and get new positions. If the copy is interrupted, run
+    the same command again to resume it.
 
     Example: expdb copy runs.db postgresql://trainer@db.example/experience --buffer train
     """
+    condition = condition_of((), where)
     with progress("copy") as state:
-        copied = expdb.copy(source, target, buffer=buffer, progress=state.set)
+        copied = expdb.copy(
+            source, target, buffer=buffer, name=name, where=condition, on_conflict=on_conflict,
+            progress=state.set,
+        )  # fmt: skip
     if as_json:
         click.echo(json.dumps(copied))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from expdb.archive.exported_table import (
 )
 from expdb.archive.parquet import HISTORY_KEYS, SCORE_HISTORY
 from expdb.errors import warn
-from expdb.formats.records import Item, Unreadable, digest_of
+from expdb.formats.records import DIGEST_BYTES, Item, Unreadable
 from expdb.formats.storing import Rollout
 
 BATCH_ROWS = 4096
@@ -50,6 +51,9 @@ class _Places(NamedTuple):
     names: dict[int, str]  # `episode_id` of each number
 
 
+Columns = dict[str, Any]  # lists and arrays, by the names of the columns
+
+
 def read_exported(paths: Sequence[Path]) -> Iterator[Item]:
     """Yield the episodes of files that were written together, in the order of their first steps."""
     readable: list[Path] = []
@@ -61,23 +65,23 @@ def read_exported(paths: Sequence[Path]) -> Iterator[Item]:
         except (OSError, pa.ArrowException) as error:
             yield Unreadable(str(path), f"the file is not a complete Parquet file ({error})")
     places = _locate(readable)
-    waiting: dict[str, list[dict[str, Any]]] = {}
+    waiting: dict[str, list[Columns]] = {}
+    missing = dict(places.counts)  # number of rows that are not read yet
     finished: dict[str, Item] = {}
     order = iter(places.order)
     following = next(order, None)
     lacks_parent = 0
     for path in readable:
         reader = _Reader(path)
-        for row in reader.rows():
-            name = row["episode_id"]
-            rows = waiting.setdefault(name, [])
-            rows.append(row)
-            if len(rows) == places.counts[name]:
-                del waiting[name]
-                rows.sort(key=lambda row: int(row["position"]))
-                item = _rollout(reader, rows, places)
-                lacks_parent += rows[0]["relation"] is not None and "parent" not in item.episode
-                finished[name] = item
+        for batch in reader.batches():
+            for name, part in _by_episode(batch):
+                waiting.setdefault(name, []).append(part)
+                missing[name] -= len(part["position"])
+                if not missing[name]:
+                    columns = _joined(waiting.pop(name))
+                    finished[name] = item = _rollout(reader, columns, places)
+                    is_child = columns.get("relation", [None])[0] is not None
+                    lacks_parent += is_child and "parent" not in item.episode
             while following in finished:
                 yield finished.pop(following)
                 following = next(order, None)
@@ -86,6 +90,53 @@ def read_exported(paths: Sequence[Path]) -> Iterator[Item]:
             f"{lacks_parent} episodes are imported without their relation, because their parents "
             "are not in the files; export the parents too"
         )
+
+
+def _by_episode(batch: Columns) -> Iterator[tuple[str, Columns]]:
+    """Yield the rows of each episode of a batch."""
+    numbers = np.asarray(batch["episode"])
+    _, starts, counts = np.unique(numbers, return_index=True, return_counts=True)
+    order = np.argsort(numbers, kind="stable")
+    ends = np.cumsum(counts)
+    for place in np.argsort(starts).tolist():
+        rows = order[ends[place] - counts[place] : ends[place]]
+        part = {name: _taken(column, rows) for name, column in batch.items()}
+        yield part["episode_id"][0], part
+
+
+def _taken(column: Any, rows: np.ndarray) -> Any:
+    """Return some rows of a column, ascending."""
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 == len(rows):
+        return column[first : last + 1]
+    if isinstance(column, np.ndarray):
+        return column[rows]
+    return [column[row] for row in rows.tolist()]
+
+
+def _joined(parts: list[Columns]) -> Columns:
+    """Return the rows of one episode, ordered by position."""
+    columns: Columns = {}
+    names = dict.fromkeys(name for part in parts for name in part)
+    for name in names:
+        pieces = [part.get(name, [None] * len(part["position"])) for part in parts]
+        is_array = all(isinstance(piece, np.ndarray) for piece in pieces)
+        if len(pieces) == 1:
+            columns[name] = pieces[0]
+        elif is_array and len({piece.dtype for piece in pieces}) == 1:
+            columns[name] = np.concatenate(pieces)
+        else:
+            columns[name] = [value for piece in pieces for value in piece]
+    positions = np.asarray(columns["position"])
+    if (np.diff(positions) > 0).all():
+        return columns
+    order = np.argsort(positions)
+    return {
+        name: column[order]
+        if isinstance(column, np.ndarray)
+        else [column[row] for row in order.tolist()]
+        for name, column in columns.items()
+    }
 
 
 def _locate(paths: Sequence[Path]) -> _Places:
@@ -121,43 +172,27 @@ class _Reader:
         if "priority" in self._names and not _has_values(path, "priority"):
             self._names.remove("priority")
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows, each with `fields`, `final` and `annotations` as dicts."""
+    def batches(self) -> Iterator[Columns]:
+        """Yield the columns of some rows; fields of a fixed shape are arrays."""
         with parquet.ParquetFile(self.path) as file:
             for batch in file.iter_batches(BATCH_ROWS, columns=self._names):
-                columns = {
+                yield {
                     name: self._values(name, batch.column(place))
                     for place, name in enumerate(batch.schema.names)
                 }
-                own = {name: columns.pop(name) for name in list(columns) if name in OWN_COLUMNS}
-                groups = self._group(columns)
-                keys = list(own)
-                for index, values in enumerate(zip(*own.values(), strict=True)):
-                    row = dict(zip(keys, values, strict=True))
-                    for kind, part in groups.items():
-                        row[kind] = {
-                            name: value
-                            for name, column in part.items()
-                            if (value := column[index]) is not None
-                        }
-                    yield row
 
-    def _group(self, columns: dict[str, Sequence[Any]]) -> dict[str, dict[str, Sequence[Any]]]:
-        """Split the columns into fields, final observations and annotations."""
-        groups: dict[str, dict[str, Sequence[Any]]] = {"fields": {}, "final": {}, "annotations": {}}
-        for name, column in columns.items():
-            base = name.removeprefix("next_")
-            if name in self.fields:
-                groups["fields"][name] = column
-            elif name.partition("@")[0] in self._annotations:
-                groups["annotations"][name] = column
-            elif base != name and base in self.fields:
-                groups["final"][base] = column
-            else:
-                groups["fields"][name] = column
-        return groups
+    def kind_of(self, name: str) -> str:
+        """Return whether a column is an own column, a field, an annotation or final."""
+        if name in OWN_COLUMNS:
+            return "own"
+        if name in self.fields:
+            return "field"
+        if name.partition("@")[0] in self._annotations:
+            return "annotation"
+        base = name.removeprefix("next_")
+        return "final" if base != name and base in self.fields else "field"
 
-    def _values(self, name: str, column: pa.Array) -> Sequence[Any]:
+    def _values(self, name: str, column: pa.Array) -> Any:
         field = self.fields.get(name) or self.fields.get(name.removeprefix("next_"))
         field = field or self._annotations.get(name.partition("@")[0])
         return values_of(column, None if name in OWN_COLUMNS else field)
@@ -172,81 +207,118 @@ def _has_values(path: Path, name: str) -> bool:
     return False
 
 
-def _rollout(reader: _Reader, rows: list[dict[str, Any]], places: _Places) -> Rollout:
-    first, last = rows[0], rows[-1]
+def _rollout(reader: _Reader, columns: Columns, places: _Places) -> Rollout:
+    first = {name: _plain(column[0]) for name, column in columns.items() if name in OWN_COLUMNS}
+    last = {name: _plain(column[-1]) for name, column in columns.items() if name in OWN_COLUMNS}
+    count, name = len(columns["position"]), str(first["episode_id"])
     episode = {name: last[name] for name in _OF_EPISODE if last.get(name) is not None}
     if "episode_tags" in episode:
         episode["episode_tags"] = json.loads(episode["episode_tags"])
     episode["agent_id"] = first["agent_id"]
     # A step without a version would have that of its episode.
-    is_versioned = all(row["policy_version"] is not None for row in rows)
+    is_versioned = None not in columns["policy_version"]
     episode["policy_version"] = first["policy_version"] if is_versioned else None
-    parent = places.names.get(first["parent_episode"]) if "parent_episode" in first else None
+    number = first.get("parent_episode")
+    parent = None if number is None else places.names.get(number)
     if parent is None:
-        for name in ("relation", "parent_step"):
-            episode.pop(name, None)
+        for key in ("relation", "parent_step"):
+            episode.pop(key, None)
     else:
         episode["parent"] = parent
+    fields = {name: column for name, column in columns.items() if reader.kind_of(name) == "field"}
+    final = {
+        name.removeprefix("next_"): column[-1]
+        for name, column in columns.items()
+        if reader.kind_of(name) == "final" and column[-1] is not None
+    }
     rollout = Rollout(
-        record=str(first["episode_id"]),
-        digest=digest_of([_plain(row) for row in rows]),
-        episode=episode,
-        steps=[_step(row, episode) for row in rows],
-        final=last["final"] or None,
-        types=reader.fields,
-        has_json_text=reader.has_json_text,
-        source=f"{reader.path}: episode {first['episode_id']}",
-    )
-    for index, row in enumerate(rows):
-        rollout.scores += _scores(row, index)
-        for name, array in row["annotations"].items():
-            base, at, version = name.partition("@")
-            rollout.annotations.append((base, int(version) if at else None, index, array))
-    if "priority" in first:
+        record=name, digest=_digest(columns), episode=episode, final=final or None,
+        steps=_step_columns(columns, episode) | fields, types=reader.fields,
+        has_json_text=reader.has_json_text, source=f"{reader.path}: episode {name}",
+    )  # fmt: skip
+    for key, column in columns.items():
+        if reader.kind_of(key) == "annotation":
+            base, at, version = key.partition("@")
+            number = int(version) if at else None
+            for index, array in enumerate(column):
+                if array is not None:
+                    rollout.annotations.append((base, number, index, np.asarray(array)))
+    histories, latest = columns.get(SCORE_HISTORY), columns.get("scores", [None] * count)
+    for index in range(count):
+        if histories is None:
+            rollout.scores += _latest_scores(latest[index], index)
+        elif histories[index]:
+            rollout.scores += _score_history(histories[index], index)
+    if "priority" in columns:
         nan = float("nan")
-        rollout.priorities = [nan if (x := row["priority"]) is None else x for row in rows]
+        rollout.priorities = [nan if p is None else p for p in columns["priority"]]
     return rollout
 
 
-def _step(row: dict[str, Any], episode: Mapping[str, Any]) -> dict[str, Any]:
-    step = {name: row[name] for name in _OF_STEP if row.get(name) is not None}
-    if "tags" in step:
-        step["tags"] = json.loads(step["tags"])
-    if row["agent_id"] != episode["agent_id"]:
-        step["agent_id"] = row["agent_id"]
-    if row["policy_version"] != episode["policy_version"]:
-        step["policy_version"] = row["policy_version"]
-    if row["policy_version_end"] != row["policy_version"]:
-        step["policy_version_end"] = row["policy_version_end"]
-    return {**row["fields"], **step}
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
-def _scores(row: Mapping[str, Any], index: int) -> Iterator[dict[str, Any]]:
-    """Yield the history of the scores of a step; without a history, the latest scores."""
-    if row.get(SCORE_HISTORY):
-        for entry in json.loads(row[SCORE_HISTORY]):
-            of_step = {} if entry["of_episode"] else {"step": index}
-            detail = entry["detail"] and json.loads(entry["detail"])
-            yield {name: entry[name] for name in HISTORY_KEYS} | of_step | {"detail": detail}
-    elif SCORE_HISTORY not in row and row.get("scores"):
-        for name, value in json.loads(row["scores"]).items():
-            yield {"name": name, "value": value, "step": index} | (
-                {"status": "unknown"} if value is None else {}
+def _step_columns(columns: Columns, episode: Mapping[str, Any]) -> Columns:
+    """Return the columns of the steps as arguments of `store`, without those of the episode."""
+    steps = {name: columns[name] for name in _OF_STEP if name in columns}
+    if "tags" in steps and any(text is not None for text in steps["tags"]):
+        steps["tags"] = [text and json.loads(text) for text in steps["tags"]]
+    else:
+        steps.pop("tags", None)
+    for name, usual in (
+        ("agent_id", [episode["agent_id"]] * len(columns["position"])),
+        ("policy_version", [episode["policy_version"]] * len(columns["position"])),
+        ("policy_version_end", columns["policy_version"]),
+    ):
+        if list(columns[name]) != list(usual):
+            steps[name] = [
+                None if value == other else value
+                for value, other in zip(columns[name], usual, strict=True)
+            ]
+    return {name: column for name, column in steps.items() if any(v is not None for v in column)}
+
+
+def _score_history(text: str, index: int) -> Iterator[dict[str, Any]]:
+    """Yield the scores in the history of the step `index`."""
+    for entry in json.loads(text):
+        of_step = {} if entry["of_episode"] else {"step": index}
+        detail = entry["detail"] and json.loads(entry["detail"])
+        yield {name: entry[name] for name in HISTORY_KEYS} | of_step | {"detail": detail}
+
+
+def _latest_scores(text: str | None, index: int) -> Iterator[dict[str, Any]]:
+    """Yield the latest scores of the step `index`, for a file without a history."""
+    for name, value in json.loads(text or "{}").items():
+        status = {"status": "unknown"} if value is None else {}
+        yield {"name": name, "value": value, "step": index, **status}
+
+
+_NUMBERS = frozenset(("position", "episode", "parent_episode", "parent_position"))
+
+
+def _digest(columns: Columns) -> bytes:
+    """Return a hash of the contents of the rows, without numbers that a copy does not keep."""
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for name in sorted(columns.keys() - _NUMBERS):
+        column = columns[name]
+        if isinstance(column, np.ndarray):
+            about: list[Any] = [column.dtype.name, list(column.shape)]
+            data = column.tobytes()
+        else:
+            about = []
+            if column and name not in OWN_COLUMNS:
+                column = list(map(plain_value, column))
+            data = json.dumps(column, sort_keys=True, ensure_ascii=False).encode(
+                "utf-8", "surrogatepass"
             )
+        digest.update(json.dumps([name, about, len(data)]).encode())
+        digest.update(data)
+    return digest.digest()
 
 
-def _plain(row: Mapping[str, Any]) -> Any:
-    """Return what identifies the content of a row, as JSON."""
-    return {
-        name: value
-        if name not in ("fields", "final", "annotations")
-        else {key: _hashable(inner) for key, inner in value.items()}
-        for name, value in row.items()
-        if name not in ("position", "episode", "parent_episode", "parent_position")
-    }
-
-
-def _hashable(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """Return a value of a field as JSON, without loss of bits."""
     if isinstance(value, np.ndarray):
         return [value.dtype.name, list(value.shape), value.tobytes().hex()]
     if isinstance(value, np.generic):

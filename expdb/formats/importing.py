@@ -13,8 +13,8 @@ from expdb.errors import InvalidValue
 from expdb.formats.atif import is_atif, read_atif
 from expdb.formats.chat import read_chats
 from expdb.formats.exported import is_exported, read_exported
-from expdb.formats.files import files_of, read_records, records_of_object
 from expdb.formats.records import Item, Record, Records, Unreadable, check_names
+from expdb.formats.source_files import files_of, read_records, records_of_object
 from expdb.formats.step_rows import read_steps
 from expdb.formats.storing import ImportReport, Rollout, store_rollouts
 
@@ -87,7 +87,7 @@ def _batches(rollouts: Iterable[Item], report: ImportReport) -> Iterator[list[Ro
             report.refuse(item.source, item.reason)
             continue
         batch.append(item)
-        steps += len(item.steps)
+        steps += item.length
         if len(batch) >= BATCH_ROLLOUTS or steps >= BATCH_STEPS:
             yield batch
             batch, steps = [], 0

@@ -14,7 +14,7 @@ from expdb.formats.storing import EPISODE_NAMES, Rollout
 _TEXT_COLUMNS = frozenset(
     ("episode_id", "task_id", "agent_id", "task_name", "group_id", "parent", "run", "pre_agent")
 )
-FALLBACK_BYTES = 16  # of a digest
+DIGEST_BYTES = 16
 
 
 class Unreadable(NamedTuple):
@@ -47,7 +47,7 @@ def digest_of(*values: Any) -> bytes:
     """Return a hash of JSON values that does not depend on the order of keys."""
     text = json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     data = text.encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(data, digest_size=FALLBACK_BYTES).digest()
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def check_names(names: Any) -> dict[str, str]:

@@ -27,10 +27,13 @@ from expdb.storage.scores.recording import Recording
 from expdb.storage.scores.requested import NewScore, scores_of
 from expdb.storage.store import Store, Writing
 from expdb.storage.writing import episodes, relations, transaction
+from expdb.storage.writing.batches import rows_of
 from expdb.storage.writing.change import delete_positions
+from expdb.storage.writing.columnar import Columnar, columnar
 from expdb.storage.writing.open_episodes import episode_details
 from expdb.storage.writing.pending_steps import PendingSteps, create_steps, step_columns
 
+RECORDS_AT_ONCE = 500  # in one query
 ATTEMPTS = 32  # other processes may import the same records, or set the types of fields
 EPISODE_NAMES = (
     "episode_id", "task_id", "agent_id", *EPISODE_DETAILS, "parent", "parent_step", "relation",
@@ -54,8 +57,9 @@ class Rollout:
         Columns of the episode: the arguments of `ReplayBuffer.episode`, and `run`, `started`,
         `ended`, `status` and `episode_return`. `episode_id` is required. If `length` is
         greater than the number of steps, the first steps of the episode are missing.
-    steps : list of dict
-        Arguments of `ReplayBuffer.store` for each step, without those of the episode.
+    steps : list of dict, or dict of sequences
+        Arguments of `ReplayBuffer.store` for each step, without those of the episode; or columns
+        of them.
     final : dict or None
         Final observation: fields after the last step.
     scores : list of dict
@@ -76,7 +80,7 @@ class Rollout:
     record: str
     digest: bytes
     episode: dict[str, Any]
-    steps: list[dict[str, Any]]
+    steps: list[dict[str, Any]] | dict[str, Sequence[Any]]
     final: dict[str, Any] | None = None
     scores: list[dict[str, Any]] = field(default_factory=list)
     annotations: list[tuple[str, int | None, int, np.ndarray]] = field(default_factory=list)
@@ -84,6 +88,18 @@ class Rollout:
     types: Mapping[str, Field | str] = field(default_factory=dict)
     has_json_text: bool = False
     source: str = ""
+
+    @property
+    def length(self) -> int:
+        """The number of steps, an int."""
+        if isinstance(self.steps, dict):
+            return len(next(iter(self.steps.values()), ()))
+        return len(self.steps)
+
+    @property
+    def first_step(self) -> dict[str, Any]:
+        """The arguments of `store` for the first step, a dict."""
+        return dict(next(rows_of(self.steps), {}))
 
 
 @dataclass
@@ -190,6 +206,14 @@ def _attempt(store: Store, run: str, rollouts: Sequence[Rollout], replace: bool)
     return report
 
 
+def find_records(store: Store, records: Sequence[str]) -> dict[str, tuple[bytes, int]]:
+    """Return the digest and the episode of each record that was imported before."""
+    known: dict[str, tuple[bytes, int]] = {}
+    for start in range(0, len(records), RECORDS_AT_ONCE):
+        known |= store.engine.retry(store.read, _find_known, records[start:][:RECORDS_AT_ONCE])
+    return known
+
+
 def _find_known(
     store: Store, session: Session, records: Sequence[str]
 ) -> dict[str, tuple[bytes, int]]:
@@ -237,14 +261,14 @@ def _choose(
                     "an open episode has no final observation; import it with the status complete "
                     "or aborted"
                 )
-            if not rollout.steps:
+            if not rollout.length:
                 raise errors.InvalidValue("the record has no step; remove it, or add a step")
             if taken.get(name, replaced) != replaced:
                 raise errors.EpisodeMismatch(
                     f"episode {name!r} already exists and was not imported from this record; give "
                     "the record another id, or import it into another buffer"
                 )
-            record = _record_of(run, rollout.episode, len(rollout.steps))
+            record = _record_of(run, rollout.episode, rollout.length)
             if record.parent is not None and record.parent.name not in taken:
                 raise errors.UnknownEpisode(
                     f"its parent, episode {record.parent.name!r}, is not stored; import the parent "
@@ -343,15 +367,20 @@ def _known_fields(store: Store, chosen: Sequence[_NewEpisode]) -> Fields:
 def _add(pending: PendingSteps, episode: _NewEpisode) -> None:
     """Add the steps of an episode; raise an error of its row if one of them is not valid."""
     record, rollout = episode.record, episode.rollout
-    for index, row in enumerate(rollout.steps):
-        fields = {name: value for name, value in row.items() if name not in _STEP_NAMES}
-        if rollout.has_json_text:
-            fields = _parsed(fields, pending.types)
-        try:
-            pending.add(record, fields, step_columns(row))
-        except (errors.InvalidValue, errors.FieldMismatch) as error:
-            errors.name_row(error, index)
-            raise
+    steps = rollout.steps
+    many = _as_arrays(steps, pending) if isinstance(steps, dict) and not record.parent else None
+    if many is not None:
+        pending.extend([record] * many.size, many)
+    else:
+        for index, row in enumerate(rows_of(steps)):
+            fields = {name: value for name, value in row.items() if name not in _STEP_NAMES}
+            if rollout.has_json_text:
+                fields = _parsed(fields, pending.types)
+            try:
+                pending.add(record, fields, _columns_of(row))
+            except (errors.InvalidValue, errors.FieldMismatch) as error:
+                errors.name_row(error, index)
+                raise
     status = rollout.episode.get("status") or "complete"
     if rollout.final is not None:
         final = rollout.final
@@ -359,6 +388,35 @@ def _add(pending: PendingSteps, episode: _NewEpisode) -> None:
         pending.end(record, status)
     elif status != "open":
         pending.ended[record] = status
+
+
+def _columns_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the columns of a step; a missing flag is False."""
+    flags = {name: False for name in ("terminated", "truncated") if row.get(name) is None}
+    return step_columns({**row, **flags} if flags else row)
+
+
+def _as_arrays(columns: Mapping[str, Sequence[Any]], pending: PendingSteps) -> Columnar | None:
+    """Return columns that can be added at once, None if they must be added row by row."""
+    plain = _STEP_NAMES & columns.keys()
+    if not pending.rows.takes_arrays or not plain <= {*_AT_ONCE, "execute_time", "pre_agent"}:
+        return None
+    times, before = columns.get("execute_time", ()), columns.get("pre_agent", ())
+    own = {name: list(columns[name]) for name in plain & _AT_ONCE}
+    if "reward" in own and None not in own["reward"]:
+        own["reward"] = np.array(own["reward"], np.float64)  # type: ignore[assignment]
+    many = columnar({**own, **{n: c for n, c in columns.items() if n not in plain}}, pending.types)
+    if many is None or not set(map(type, times)) <= {float}:
+        return None
+    if not set(map(type, before)) <= {type(None)}:
+        return None
+    taken = dict(zip(STEP_KEYS, many.taken, strict=True))
+    if len(times):
+        taken["execute_time"] = list(times)
+    return many._replace(taken=tuple(taken.values()))
+
+
+_AT_ONCE = frozenset(("step", "reward", "terminated", "truncated"))
 
 
 def _parsed(values: Mapping[str, Any], types: Mapping[str, Field]) -> dict[str, Any]:
@@ -434,29 +492,35 @@ def _add_details(
     new: Sequence[_NewEpisode],
     positions_of: Mapping[EpisodeRecord, np.ndarray],
 ) -> None:
-    """Store the scores, annotations and priorities of the new episodes."""
-    scores = [
-        score if step is None
-        else score._replace(episode=None, position=int(positions_of[episode.record][step]))
-        for episode in new
-        for score, step in episode.scores
-    ]  # fmt: skip
-    if scores:
-        Recording(store, scores).record(session)
+    """Store the scores, annotations and priorities of the new episodes.
+
+    The capacity of the buffer may already have evicted some of the new steps.
+    """
+    low = int(store.column(session, "low"))
+    scores = []
     arrays: dict[tuple[str, int | None], dict[int, np.ndarray]] = {}
     for episode in new:
+        positions = positions_of[episode.record].tolist()
+        for score, step in episode.scores:
+            if positions[-1 if step is None else step] < low:
+                continue
+            at = {} if step is None else {"episode": None, "position": positions[step]}
+            scores.append(score._replace(**at))
         for name, version, step, array in episode.rollout.annotations:
-            arrays.setdefault((name, version), {})[int(positions_of[episode.record][step])] = array
+            if positions[step] >= low:
+                arrays.setdefault((name, version), {})[positions[step]] = array
+    if scores:
+        Recording(store, scores).record(session)
     for (name, version), by_position in arrays.items():
-        positions = np.array(list(by_position), np.int64)
+        places = np.array(list(by_position), np.int64)
         own = list(by_position.values())
-        annotate.write(store, session, outcome, positions, version, name, own)
+        annotate.write(store, session, outcome, places, version, name, own)
     given = [
         (positions_of[episode.record], np.array(episode.rollout.priorities, np.float64))
         for episode in new
         if episode.rollout.priorities
     ]
     if given:
-        positions, values = map(np.concatenate, zip(*given, strict=True))
+        places, values = map(np.concatenate, zip(*given, strict=True))
         is_known = ~np.isnan(values)
-        priorities.write(store, session, positions[is_known], values[is_known])
+        priorities.write(store, session, places[is_known], values[is_known])

@@ -97,6 +97,24 @@ def test_a_record_stays_known_after_its_episode_is_evicted_or_deleted(new_buffer
     assert names_of(buffer) == ["4"]
 
 
+def test_steps_that_the_capacity_evicts_at_once_leave_no_details(new_buffer):
+    buffer = new_buffer(capacity=3)
+    rollouts = [
+        formats.Rollout(
+            str(k), b"", {"episode_id": str(k)}, [{"x": 1}, {"x": 2}],
+            scores=[{"name": "a", "value": 1.0}, {"name": "b", "value": 2.0, "step": 0}],
+            annotations=[("w", 1, step, np.ones(1)) for step in (0, 1)], priorities=[1.0, 2.0],
+        )
+        for k in range(3)
+    ]  # fmt: skip
+    formats.import_rollouts(buffer, rollouts)
+    assert names_of(buffer) == ["1", "2"]
+    rows = buffer.get([3, 4, 5], fields=["scores", "w@1", "priority"]).to_list()
+    assert [(row["scores"], row["priority"]) for row in rows] == [
+        ({"a": 1.0}, 2.0), ({"a": 1.0, "b": 2.0}, 1.0), ({"a": 1.0}, 2.0),
+    ]  # fmt: skip
+
+
 def test_clear_forgets_the_imported_records(scratch):
     load(scratch, [chat("a")])
     scratch.clear()

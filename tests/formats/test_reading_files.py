@@ -12,7 +12,7 @@ from pyarrow import feather, parquet
 
 import expdb
 from expdb import formats
-from expdb.formats import files
+from expdb.formats import source_files as files
 
 ROWS = [
     {"episode_id": "a", "step": 0, "x": 1, "reward": 0.5},

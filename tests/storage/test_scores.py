@@ -10,7 +10,7 @@ from processes import FORKSERVER, run_at_once
 
 import expdb
 from expdb import Ordered, Prioritized, QueryBuilder, errors
-from expdb.archive import parquet
+from expdb.export import export
 from expdb.storage import tags
 
 pytestmark = pytest.mark.both_databases
@@ -309,7 +309,7 @@ def test_copies_and_exports_contain_the_scores(buffer, location, tmp_path):
         assert latest(other) == latest(buffer)
         assert copied.check() == []
         assert other.score([9], name="judge", value=1.0) == 1
-    parquet.write(tmp_path / "s.parquet", {}, lambda names: buffer.scan(fields=names))
+    export(buffer, tmp_path / "s.parquet")
     column = pq.read_table(tmp_path / "s.parquet")["scores"].to_pylist()
     assert column == [*['{"judge":0.7}'] * 4, *[None] * 5, '{"judge":null}', None, None]
 

@@ -42,16 +42,18 @@ _VALUES = (
 )
 
 
-def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -> int:
-    """Copy a buffer and return how many steps it has.
+def copy_buffer(
+    source: Engine, target: Engine, name: str, new_name: str, progress: Progress
+) -> int:
+    """Copy a buffer under a new name and return how many steps it has.
 
-    Raise TargetExists if the target has a buffer with that name.
+    Raise TargetExists if the target has a buffer with the new name.
     """
     with source.reading() as reader:
         source_rows = reader.query(sa.select(tables.buffers).where(B.name == name))
         if not source_rows:
             raise catalog.unknown_buffer(reader, name)
-        counters = dict(source_rows[0]._mapping)
+        counters = dict(source_rows[0]._mapping) | {"name": new_name}
         old = counters.pop("id")
         sizes = reader.query(
             f"SELECT id, {STORED_BYTES} FROM chunks c WHERE buffer_id = ? ORDER BY id", old
@@ -66,7 +68,7 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
             progress(len(sizes) - len(left), len(sizes))
         with target.writing() as writer:
             draft.hold(writer, target)
-            _require_free(writer, name, target)
+            _require_free(writer, new_name, target)
             episodes = reader.fetch(sa.select(tables.episodes).where(E.buffer_id == old))
             _insert(writer, target, tables.episodes, draft.id, episodes)
             # The trigger counted only the copied episodes. The rows of the source, which are

@@ -1,0 +1,289 @@
+"""Copy chosen episodes of a buffer to another buffer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import expdb
+from expdb.errors import EpisodeMismatch, InvalidValue
+from expdb.formats.exported import plain_value
+from expdb.formats.importing import BATCH_ROLLOUTS, BATCH_STEPS
+from expdb.formats.records import digest_of
+from expdb.formats.storing import Rollout, find_records, store_rollouts
+from expdb.storage.reading.annotations import NO_VERSION, decoded
+
+EPISODES_AT_ONCE = 64
+_OF_STEP = (
+    "step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags",
+)  # fmt: skip
+_OF_EPISODE = (
+    "run", "task_id", "task_name", "agent_id", "group_id", "status", "policy_version", "started",
+    "ended", "trainable", "relation", "parent_step", "episode_return", "length",
+)  # fmt: skip
+
+Transform = Callable[[dict[str, Any]], Mapping[str, Any] | None]
+
+
+class _Names(NamedTuple):
+    """The ids of the copies."""
+
+    prefix: str
+    episodes: dict[int, str]  # by the numbers of the episodes in the source
+
+    def of(self, name: str | None) -> str | None:
+        """Return an id of the source as it is in the copy."""
+        return None if name is None else f"{self.prefix}{name}"
+
+
+def copy_episodes(
+    source: expdb.ReplayBuffer,
+    target: expdb.ReplayBuffer,
+    where: Any,
+    transform: Transform | None,
+    on_conflict: str,
+    tell: Callable[[int, int], None],
+) -> int:
+    """Copy the matching steps with their episodes, and return the number of copied steps."""
+    rows = source.episodes(where).to_pylist()
+    numbers = source.episodes().select(["episode", "episode_id"]).to_pylist()
+    location = source._database.location
+    prefix = f"{Path(location.rsplit('/', 1)[-1]).stem}/" if on_conflict == "prefix" else ""
+    names = _Names(prefix, {row["episode"]: row["episode_id"] for row in numbers})
+    known = find_records(target._store, [_key(source, row["episode_id"]) for row in rows])
+    _refuse_conflicts(rows, target, names, on_conflict, known)
+    positions = None if where is None else _matching(source, where)
+    stored = dict.fromkeys(target.episodes()["episode_id"].to_pylist())
+    count, done, waiting = 0, 0, list[Rollout]()
+    run = target._database.run
+    for rollout in _rollouts(source, rows, names, positions, transform):
+        done += 1
+        if not rollout.steps:  # all were left out
+            continue
+        if rollout.episode["episode_id"] in stored and rollout.record not in known:
+            _require_equal(target, rollout)  # on_conflict="skip_equal"
+            continue
+        waiting.append(rollout)
+        steps = sum(len(each.steps) for each in waiting)
+        if len(waiting) >= BATCH_ROLLOUTS or steps >= BATCH_STEPS:
+            count += _store(target, run, waiting)
+            waiting = []
+            tell(done, len(rows))
+    count += _store(target, run, waiting)
+    tell(len(rows), len(rows))
+    return count
+
+
+def _key(source: expdb.ReplayBuffer, episode_id: str) -> str:
+    """Return the id of the record of an episode, for `imports`."""
+    return f"{source._database.location} {source.name}: {episode_id}"
+
+
+def _matching(source: expdb.ReplayBuffer, where: Any) -> np.ndarray:
+    found = [batch["position"] for batch in source.scan(where, fields=["position"])]
+    return np.concatenate([np.empty(0, np.int64), *found])
+
+
+def _refuse_conflicts(
+    rows: Sequence[Mapping[str, Any]],
+    target: expdb.ReplayBuffer,
+    names: _Names,
+    on_conflict: str,
+    known: Mapping[str, Any],
+) -> None:
+    """Raise EpisodeMismatch if the target has the episodes, or groups of other runs."""
+    stored = target.episodes().select(["episode_id", "group_id", "run"]).to_pylist()
+    if known:  # the copy was interrupted
+        own = {names.of(key.partition(": ")[2]) for key in known}
+        stored = [row for row in stored if row["episode_id"] not in own]
+    taken = {row["episode_id"] for row in stored}
+    runs: dict[str, set[str]] = {}
+    for row in stored:
+        if row["group_id"] is not None:
+            runs.setdefault(row["group_id"], set()).add(row["run"])
+    for row in rows:
+        name, group = names.of(row["episode_id"]), names.of(row["group_id"])
+        if name in taken and on_conflict != "skip_equal":
+            raise EpisodeMismatch(
+                f"buffer {target.name!r} already has an episode {name!r}, so nothing was copied; "
+                'pass on_conflict="prefix" to rename the copies, or "skip_equal" to skip equal '
+                "episodes"
+            )
+        if name not in taken and group in runs and row["run"] not in runs[group]:
+            raise EpisodeMismatch(
+                f"buffer {target.name!r} already has a group {group!r} of another run, so nothing "
+                'was copied; pass on_conflict="prefix" to rename the copies'
+            )
+
+
+def _store(target: expdb.ReplayBuffer, run: str, rollouts: Sequence[Rollout]) -> int:
+    if not rollouts:
+        return 0
+    report = store_rollouts(target._store, run, rollouts)
+    if report.refused:
+        raise InvalidValue(f"the copy stopped at {report.refused[0]}")
+    target._evict_and_report()
+    return report.steps
+
+
+def _require_equal(target: expdb.ReplayBuffer, rollout: Rollout) -> None:
+    """Raise EpisodeMismatch unless the target has an equal episode."""
+    name = rollout.episode["episode_id"]
+    rows = target.episodes({"episode_id": name}).to_pylist()
+    numbers = target.episodes().select(["episode", "episode_id"]).to_pylist()
+    names = _Names("", {row["episode"]: row["episode_id"] for row in numbers})
+    stored = list(_rollouts(target, rows, names, None, None))
+    if not stored or stored[0].digest != rollout.digest:
+        raise EpisodeMismatch(
+            f"buffer {target.name!r} already has an episode {name!r} with other values; pass "
+            'on_conflict="prefix" to rename the copies'
+        )
+
+
+def _rollouts(
+    source: expdb.ReplayBuffer,
+    rows: Sequence[Mapping[str, Any]],
+    names: _Names,
+    positions: np.ndarray | None,
+    transform: Transform | None,
+) -> Iterator[Rollout]:
+    """Yield the episodes with their chosen steps."""
+    fields = list(source.stats()["fields"])
+    finals = [name for name in map("next_{}".format, fields) if name not in fields]
+    wanted = [
+        "position", "episode", *_OF_STEP, "agent_id", "policy_version", "policy_version_end",
+        "priority", *fields, *finals,
+    ]  # fmt: skip
+    for start in range(0, len(rows), EPISODES_AT_ONCE):
+        chosen = rows[start : start + EPISODES_AT_ONCE]
+        query = expdb.QueryBuilder().in_("episode", [row["episode"] for row in chosen])
+        steps: dict[int, list[dict[str, Any]]] = {}
+        for batch in source.scan(query, fields=wanted):
+            for step in batch.to_list():
+                steps.setdefault(step["episode"], []).append(step)
+        scores: dict[str, list[dict[str, Any]]] = {}
+        for score in source.scores(query).to_pylist():
+            scores.setdefault(score["episode_id"], []).append(score)
+        for row in chosen:
+            own = steps.get(row["episode"], [])
+            if positions is not None:
+                inside = np.isin([step["position"] for step in own], positions)
+                own = [step for step, keep in zip(own, inside, strict=True) if keep]
+            rollout = _rollout(source, row, own, scores.get(row["episode_id"], []), names)
+            kept = _transformed(rollout, transform)
+            _annotate(source, rollout, [own[index]["position"] for index in kept])
+            rollout.digest = _digest(rollout)
+            yield rollout
+
+
+def _rollout(
+    source: expdb.ReplayBuffer,
+    row: Mapping[str, Any],
+    steps: Sequence[Mapping[str, Any]],
+    scores: Sequence[Mapping[str, Any]],
+    names: _Names,
+) -> Rollout:
+    """Return an episode with its scores; the positions of the scores become indices of steps."""
+    stats = source._store.fields.types
+    episode = {name: row[name] for name in _OF_EPISODE if row[name] is not None}
+    episode |= {"episode_id": names.of(row["episode_id"]), "group_id": names.of(row["group_id"])}
+    if row["episode_tags"] is not None:
+        episode["episode_tags"] = json.loads(row["episode_tags"])
+    parent = names.episodes.get(row["parent_episode"])
+    episode["parent"] = names.of(parent)
+    if parent is None:
+        episode.pop("relation", None)
+        episode.pop("parent_step", None)
+    places = {step["position"]: index for index, step in enumerate(steps)}
+    rollout = Rollout(
+        record=_key(source, row["episode_id"]), digest=b"", episode=episode,
+        steps=[_step(step, row, stats) for step in steps], types=stats,
+        source=f"episode {row['episode_id']!r}",
+    )  # fmt: skip
+    if steps:
+        last = steps[-1]
+        final = {name: last.get(f"next_{name}") for name in stats}
+        is_last = row["status"] != "open"
+        rollout.final = {n: v for n, v in final.items() if v is not None} if is_last else None
+        rollout.final = rollout.final or None
+        nan = float("nan")
+        rollout.priorities = [nan if (p := step["priority"]) is None else p for step in steps]
+        if np.isnan(rollout.priorities).all():
+            rollout.priorities = []
+    for score in scores:
+        if score["position"] is not None and score["position"] not in places:
+            continue
+        entry = {name: score[name] for name in ("name", "value", "status", "scored")}
+        entry |= {"by": score["scored_by"], "step": places.get(score["position"])}
+        entry["detail"] = score["detail"] and json.loads(score["detail"])
+        rollout.scores.append(entry)
+    return rollout
+
+
+def _step(
+    step: Mapping[str, Any], row: Mapping[str, Any], types: Mapping[str, Any]
+) -> dict[str, Any]:
+    values = {name: step[name] for name in (*_OF_STEP, *types) if step[name] is not None}
+    if step["agent_id"] != row["agent_id"]:
+        values["agent_id"] = step["agent_id"]
+    if step["policy_version"] != row["policy_version"]:
+        values["policy_version"] = step["policy_version"]
+    if step["policy_version_end"] != step["policy_version"]:
+        values["policy_version_end"] = step["policy_version_end"]
+    return values
+
+
+def _transformed(rollout: Rollout, transform: Transform | None) -> list[int]:
+    """Change the steps of a rollout, and return the indices of those that are kept."""
+    assert isinstance(rollout.steps, list)
+    if transform is None:
+        return list(range(len(rollout.steps)))
+    changed = [transform(dict(step)) for step in rollout.steps]
+    kept = [index for index, step in enumerate(changed) if step is not None]
+    places = {index: place for place, index in enumerate(kept)}
+    rollout.steps = [dict(step) for step in changed if step is not None]
+    if rollout.final is not None:
+        final = transform(dict(rollout.final))
+        is_last = len(changed) - 1 in places
+        rollout.final = dict(final) if final and is_last else None
+    rollout.scores = [
+        {**score, "step": places.get(score["step"])}
+        for score in rollout.scores
+        if score["step"] is None or score["step"] in places
+    ]
+    if rollout.priorities:
+        rollout.priorities = [rollout.priorities[index] for index in kept]
+    return kept
+
+
+def _annotate(source: expdb.ReplayBuffer, rollout: Rollout, positions: Sequence[int]) -> None:
+    """Add the annotations of the steps at `positions`, each version separately."""
+    store = source._store
+    types = store.fields.annotations
+    if not types or not positions:
+        return
+    with store.engine.reading() as session:
+        rows = session.query(
+            "SELECT position, name, version, shape, crc, data FROM annotations "
+            f"WHERE buffer_id = ? AND position {store.dialect.AMONG} ORDER BY name, version",
+            store.id, store.dialect.as_list(np.array(positions, np.int64)),
+        )  # fmt: skip
+    places = {position: index for index, position in enumerate(positions)}
+    for position, name, version, *stored in rows:
+        array = decoded(store, name, position, types[name], *stored)
+        number = None if version == NO_VERSION else version
+        rollout.annotations.append((name, number, places[position], array))
+
+
+def _digest(rollout: Rollout) -> bytes:
+    """Return a hash of everything that is stored of an episode."""
+    assert isinstance(rollout.steps, list)
+    steps = [{name: plain_value(value) for name, value in step.items()} for step in rollout.steps]
+    final = rollout.final and {name: plain_value(value) for name, value in rollout.final.items()}
+    annotations = [(*rest, plain_value(array)) for *rest, array in rollout.annotations]
+    priorities = [value if value == value else None for value in rollout.priorities]
+    return digest_of(rollout.episode, steps, final, rollout.scores, annotations, priorities)

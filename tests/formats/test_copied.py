@@ -1,0 +1,189 @@
+"""Chosen and changed steps are copied with everything that belongs to them."""
+
+import kept_files
+import numpy as np
+import pytest
+from test_exported import contents  # the views without numbers
+
+import expdb
+from expdb import errors
+
+
+def fill(location, name="train", run="first", count=4):
+    with expdb.open(location, run=run) as db:
+        buffer = db.buffer(name)
+        for number in range(count):
+            with buffer.episode(
+                f"t{number % 2}", episode_id=f"e{number}", group_id=f"g{number // 2}"
+            ) as episode:
+                for step in range(3):
+                    episode.append(
+                        obs=np.full(2, step, np.float32), reward=1.0, note={"secret": f"s{step}"}
+                    )
+                episode.end(obs=np.zeros(2, np.float32), note={"secret": "last"})
+            buffer.score(episode_id=f"e{number}", name="judge", value=number / 3, by="v1")
+
+
+def read(location, name="train"):
+    with expdb.open(location) as db:
+        assert db.check() == []
+        return contents(db.buffer(name, create=False))
+
+
+@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+def test_copied_episodes_have_every_value(tmp_path, postgresql_url):
+    kept_files.write(tmp_path / "a.db")
+    for target in (tmp_path / "b.db", postgresql_url):
+        expdb.copy(tmp_path / "a.db", target, on_conflict="error")
+        with expdb.open(tmp_path / "a.db") as first, expdb.open(target) as second:
+            for name in first.buffers():
+                expected, found = contents(first.buffer(name)), contents(second.buffer(name))
+                for part in expected:
+                    for row, other in zip(expected[part], found[part], strict=True):
+                        assert row == other, (name, part)
+            versions = "SELECT name, version, count(*) AS n FROM annotations GROUP BY 1, 2"
+            for db in (first, second):
+                with db.buffer("scored")._store.engine.reading() as session:
+                    assert sorted(map(tuple, session.query(versions))) == [
+                        ("advantages", -1, 5), ("advantages", 4, 2), ("weights", 4, 2),
+                    ]  # fmt: skip
+
+
+def test_a_buffer_is_copied_under_another_name(tmp_path):
+    path = tmp_path / "a.db"
+    fill(path)
+    assert expdb.copy(path, path, buffer="train", name="copy") == {"train": 12}
+    assert read(path, "copy") == read(path)
+    with pytest.raises(errors.TargetExists, match="already has a buffer 'copy'"):
+        expdb.copy(path, path, buffer="train", name="copy")
+    with pytest.raises(expdb.InvalidValue, match="are the same database"):
+        expdb.copy(path, path, buffer="train", name="train")
+    with pytest.raises(expdb.InvalidValue, match="name= requires buffer="):
+        expdb.copy(path, tmp_path / "b.db", name="copy")
+
+
+def test_a_subset_keeps_the_length_of_cut_episodes(tmp_path):
+    fill(tmp_path / "a.db")
+    assert expdb.copy(tmp_path / "a.db", tmp_path / "b.db", where="step >= 1 and task_id = t0") == {
+        "train": 4
+    }
+    with expdb.open(tmp_path / "b.db") as db:
+        rows = db.sql(
+            "SELECT episode_id, length, steps_held, episode_return FROM experience_episodes"
+        ).to_pylist()
+        assert [tuple(row.values()) for row in rows] == [("e0", 3, 2, 3.0), ("e2", 3, 2, 3.0)]
+        batch = next(db.buffer("train").scan(fields=["step", "next_obs", "scores"])).to_list()
+        assert [row["step"] for row in batch] == [1, 2, 1, 2]
+        assert batch[1]["next_obs"].tolist() == [0.0, 0.0]
+        assert batch[0]["scores"] == {"judge": 0.0}
+        assert db.check() == []
+
+
+def test_a_function_changes_and_leaves_out_steps(tmp_path):
+    fill(tmp_path / "a.db")
+
+    def redact(values):
+        if values.get("step") == 1:
+            return None
+        return {**values, "note": {"secret": "***"}}
+
+    copied = expdb.copy(tmp_path / "a.db", tmp_path / "b.db", transform=redact)
+    assert copied == {"train": 8}
+    with expdb.open(tmp_path / "b.db") as db:
+        fields = ["step", "note", "next_note", "episode_id", "status"]
+        rows = next(db.buffer("train").scan(fields=fields)).to_list()
+        assert [row["step"] for row in rows] == [0, 2] * 4
+        assert {row["note"]["secret"] for row in rows} == {"***"}
+        assert {str(row["next_note"]) for row in rows} == {"None", "{'secret': '***'}"}
+        assert {row["status"] for row in rows} == {"complete"}
+
+
+def test_a_function_that_returns_no_valid_step_stops_the_copy(tmp_path):
+    fill(tmp_path / "a.db")
+    with pytest.raises(expdb.InvalidValue, match=r"the copy stopped at episode 'e0': rows\[0\]"):
+        expdb.copy(
+            tmp_path / "a.db", tmp_path / "b.db", transform=lambda step: {**step, "reward": "x"}
+        )
+    with pytest.raises(expdb.InvalidValue, match="transform must be a function"):
+        expdb.copy(tmp_path / "a.db", tmp_path / "c.db", transform="redact")
+
+
+def test_several_files_are_merged(tmp_path):
+    fill(tmp_path / "a.db", run="first")
+    fill(tmp_path / "b.db", run="second")
+    target = tmp_path / "all.db"
+    expdb.copy(tmp_path / "a.db", target)
+    before = read(target)
+    for conflict in ("error", "skip_equal"):
+        with pytest.raises(errors.EpisodeMismatch, match="already has an episode 'e0'"):
+            expdb.copy(tmp_path / "b.db", target, on_conflict=conflict)
+    assert read(target) == before
+    expdb.copy(tmp_path / "b.db", target, on_conflict="prefix")
+    with expdb.open(target) as db:
+        rows = db.buffer("train").episodes().to_pylist()
+        assert [(row["episode_id"], row["group_id"], row["run"]) for row in rows[3:5]] == [
+            ("e3", "g1", "first"), ("b/e0", "b/g0", "second"),
+        ]  # fmt: skip
+        assert db.check() == []
+
+
+def test_the_capacity_of_an_existing_buffer_is_kept(tmp_path):
+    fill(tmp_path / "a.db")
+    with expdb.open(tmp_path / "b.db") as db:
+        db.buffer("train", capacity=5)
+    expdb.copy(tmp_path / "a.db", tmp_path / "b.db", on_conflict="error")
+    with expdb.open(tmp_path / "b.db") as db:
+        assert (db.buffer("train").capacity, len(db.buffer("train"))) == (5, 5)
+
+
+def test_equal_episodes_are_skipped(tmp_path):
+    fill(tmp_path / "a.db")
+    expdb.copy(tmp_path / "a.db", tmp_path / "b.db", where="task_id = t1", on_conflict="error")
+    copied = expdb.copy(tmp_path / "a.db", tmp_path / "b.db", on_conflict="skip_equal")
+    assert copied == {"train": 6}
+    found, expected = read(tmp_path / "b.db"), read(tmp_path / "a.db")
+    assert found == expected
+
+
+def test_groups_of_different_runs_are_not_merged(tmp_path):
+    fill(tmp_path / "a.db", run="first")
+    with expdb.open(tmp_path / "b.db", run="second") as db:
+        db.buffer("train").store(episode_id="new", group_id="g0", x=1, terminated=True)
+    for conflict in ("error", "skip_equal"):
+        with pytest.raises(errors.EpisodeMismatch, match="already has a group 'g0' of another run"):
+            expdb.copy(tmp_path / "b.db", tmp_path / "a.db", on_conflict=conflict)
+    expdb.copy(tmp_path / "b.db", tmp_path / "a.db", on_conflict="prefix")
+
+
+def test_an_interrupted_copy_of_episodes_continues(tmp_path, monkeypatch):
+    from expdb.formats import copied
+
+    fill(tmp_path / "a.db", count=6)
+    monkeypatch.setattr(copied, "BATCH_ROLLOUTS", 2)
+    calls = []
+
+    def stop(name, done, total):
+        calls.append(done)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    arguments = tmp_path / "a.db", tmp_path / "b.db"
+    with pytest.raises(KeyboardInterrupt):
+        expdb.copy(*arguments, where="step >= 0", on_conflict="error", progress=stop)
+    assert expdb.copy(*arguments, where="step >= 0", on_conflict="error") == {"train": 6}
+    assert read(tmp_path / "b.db") == read(tmp_path / "a.db")
+
+
+def test_relations_are_kept_between_copied_episodes(tmp_path):
+    with expdb.open(tmp_path / "a.db") as db:
+        buffer = db.buffer("train")
+        with buffer.episode("t", episode_id="root") as episode:
+            for step in range(4):
+                episode.append(x=step)
+        with buffer.fork("root", at_step=2, episode_id="fork") as fork:
+            fork.append(x=20)
+    expdb.copy(tmp_path / "a.db", tmp_path / "b.db", on_conflict="prefix")
+    with expdb.open(tmp_path / "b.db") as db:
+        positions = db.buffer("train").steps_of("a/fork", lineage=True)
+        assert db.buffer("train").get(positions, fields=["x"])["x"].tolist() == [0, 1, 20]
+        assert db.check() == []
