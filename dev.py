@@ -9,8 +9,9 @@
                 --slow                also run the slow tests, such as long random histories
                 --all                 also run the slow tests, all groups, every combination of
                                       values, and each test that opens a database on both
-                --ecosystems          also test with RLlib, DI-engine, AWorld, Datasette, TRL and
-                                      verifiers, each in its own environment (large downloads)
+                --ecosystems          also test with RLlib, DI-engine, AWorld, Datasette, TRL,
+                                      verifiers, Hugging Face datasets and Minari, each in its
+                                      own environment (large downloads)
                 --newest              install the newest versions instead of constraints.txt
     python3 dev.py lint               run ruff, mypy --strict and the docstring checks
     python3 dev.py docs               build the documentation site in docs/_build/html
@@ -75,6 +76,8 @@ ECOSYSTEMS = {
     "datasette": ["tests/integrations/test_datasette.py"],
     "trl": ["tests/integrations/test_trl_rows.py"],
     "verifiers": ["tests/integrations/test_verifiers_rows.py"],
+    "datasets": ["tests/formats/test_hugging_face.py"],
+    "minari": ["tests/formats/test_minari.py"],
 }
 
 

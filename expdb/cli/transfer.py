@@ -40,7 +40,7 @@ def _names_of(mapped: Sequence[str], option: str) -> dict[str, str]:
 @click.option(
     "--format",
     "format",
-    type=click.Choice(["chat", "steps", "atif", "expdb"]),
+    type=click.Choice(["chat", "steps", "atif", "minari", "expdb"]),
     help="Format of the records; by default, the first record decides.",
 )
 @click.option(
@@ -155,24 +155,25 @@ ENDINGS = {".parquet": "parquet", ".pq": "parquet"}
 @click.option(
     "--format",
     "format",
-    type=click.Choice(["parquet", "chat", "pairs", "atif"]),
+    type=click.Choice(["parquet", "chat", "pairs", "atif", "dataset", "minari"]),
     help="parquet: one row per step. chat: one conversation per line, for fine-tuning. pairs: one "
     "preference pair per line, for DPO. atif: one trajectory per line of a .jsonl file, or per "
-    "file of a new folder. Default: parquet for names that end in .parquet or .pq.",
+    "file of a new folder. dataset, minari: a new folder for Hugging Face datasets or Minari. "
+    "Default: parquet for names that end in .parquet or .pq.",
 )
 @click.option("--score", help="With pairs: the score to compare instead of the return.")
 @click.option("--margin", type=float, default=0.0, help="With pairs: the smallest difference.")
 @click.option(
     "--split",
     metavar="train:SHARE|test:SHARE",
-    help="With chat and pairs: write a part, chosen by a hash of the task.",
+    help="Not with parquet: write a part, chosen by a hash of the task.",
 )
 @click.option(
     "--map",
     "mapped",
     multiple=True,
     metavar="PART=FIELD",
-    help="With chat and pairs: the field that holds messages, action or tools (repeatable).",
+    help="With chat, pairs and dataset: the field that holds messages, action or tools.",
 )
 @click.option(
     "--lineage",
@@ -228,10 +229,10 @@ def export(
         raise click.UsageError("--lineage and --timestamps apply to Parquet files; remove them")
     else:
         options = {"split": split}
-        if format != "atif":
+        if format not in ("atif", "minari"):
             options["names"] = _names_of(mapped, "--map")
         elif mapped:
-            raise click.UsageError("--map does not apply to --format atif; remove it")
+            raise click.UsageError(f"--map does not apply to --format {format}; remove it")
         if format == "pairs":
             options |= {"score": score, "margin": margin}
         elif score is not None or margin:
@@ -241,7 +242,13 @@ def export(
             _export(location, buffer, draft, condition, "parquet", **options)
         return
     count = _export(location, buffer, target, condition, format or "parquet", **options)
-    noun = {"chat": "conversation", "pairs": "pair", "atif": "document"}.get(format or "", "step")
+    noun = {
+        "chat": "conversation",
+        "pairs": "pair",
+        "atif": "document",
+        "dataset": "row",
+        "minari": "episode",
+    }.get(format or "", "step")
     if not count:
         what = "step matches" if noun == "step" else f"{noun} was found"
         click.echo(f"Warning: no {what}; the file has no rows", err=True)
@@ -263,6 +270,7 @@ def _export(
 
     write: Any = {
         "chat": formats.write_chat, "pairs": formats.write_pairs, "atif": formats.write_atif,
+        "dataset": formats.write_dataset, "minari": formats.write_minari,
     }.get(format)  # fmt: skip
     with expdb.open(location, create=False, read_only=True) as db:
         chosen, total = db.buffer(buffer, create=False), None

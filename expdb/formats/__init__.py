@@ -12,7 +12,9 @@
 
 from expdb.formats.atif import write_atif
 from expdb.formats.chat import write_chat
+from expdb.formats.hugging_face import write_dataset
 from expdb.formats.importing import import_rollouts, read
+from expdb.formats.minari import write_minari
 from expdb.formats.pairs import write_pairs
 from expdb.formats.records import Unreadable
 from expdb.formats.storing import ImportReport, Rollout
@@ -25,5 +27,7 @@ __all__ = [
     "read",
     "write_atif",
     "write_chat",
+    "write_dataset",
+    "write_minari",
     "write_pairs",
 ]

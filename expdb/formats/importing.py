@@ -13,6 +13,7 @@ from expdb.errors import InvalidValue
 from expdb.formats.atif import is_atif, read_atif
 from expdb.formats.chat import read_chats
 from expdb.formats.exported import is_exported, read_exported
+from expdb.formats.minari import is_minari, read_minari
 from expdb.formats.records import Item, Record, Records, Unreadable, check_names
 from expdb.formats.source_files import files_of, read_records, records_of_object
 from expdb.formats.step_rows import read_steps
@@ -22,7 +23,7 @@ from expdb.formats.storing import ImportReport, Rollout, store_rollouts
 BATCH_ROLLOUTS = 256
 BATCH_STEPS = 4096
 
-FORMATS = "chat", "steps", "atif", "expdb"
+FORMATS = "chat", "steps", "atif", "minari", "expdb"
 
 
 def import_rollouts(
@@ -107,12 +108,13 @@ def read(
         zstd; folders of such files, such as an archive; Arrow tables and other objects with
         ``__arrow_c_stream__``, such as DataFrames; or iterables of dicts, such as Hugging Face
         datasets. Parquet files of `expdb export` and of archives become the same episodes.
-    format : {"chat", "steps", "atif", "expdb"}, optional
+    format : {"chat", "steps", "atif", "minari", "expdb"}, optional
         ``"chat"`` for one conversation per record, ``"steps"`` for one step per record, ``"atif"``
-        for trajectories in the Agent Trajectory Interchange Format, and ``"expdb"`` for Parquet
-        files of `expdb export` and of archives. By default, records with a key ``messages`` and
-        without ``action`` are conversations, records with a key ``episode_id`` are steps, and
-        records that name a version of ATIF are trajectories.
+        for trajectories in the Agent Trajectory Interchange Format, ``"minari"`` for datasets of
+        Minari and their folders, and ``"expdb"`` for Parquet files of `expdb export` and of
+        archives. By default, records with a key ``messages`` and without ``action`` are
+        conversations, records with a key ``episode_id`` are steps, and records that name a version
+        of ATIF are trajectories.
     names : mapping of str to str, optional
         Names of columns and fields, and the keys of the records that contain their values, such as
         ``{"task_id": "question_id"}``.
@@ -131,6 +133,10 @@ def read(
     names = check_names(names)
     if format is not None:
         checks.choice(format, "format", *FORMATS)
+    for source in sources:
+        if format in (None, "minari") and is_minari(source):
+            yield from read_minari(source)
+    sources = tuple(source for source in sources if not is_minari(source))
     paths = [
         path
         for source in sources

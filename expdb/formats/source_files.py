@@ -211,6 +211,10 @@ _READERS = {
 }
 
 
+# Files of Hugging Face datasets that describe the other files.
+_NO_RECORDS = ("dataset_info.json", "state.json", "dataset_dict.json")
+
+
 def files_of(source: str | os.PathLike[str]) -> list[Path]:
     """Return the files of a source: a file, or the files of a folder in the order of their names.
 
@@ -222,6 +226,7 @@ def files_of(source: str | os.PathLike[str]) -> list[Path]:
             file
             for file in path.rglob("*")
             if ending_of(file) in _READERS
+            and file.name not in _NO_RECORDS
             and not any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
         )
         if not files:
