@@ -59,6 +59,8 @@ def is_atif(values: Mapping[str, Any]) -> bool:
 
 def check_document(document: Mapping[str, Any]) -> None:
     """Raise InvalidValue unless a document is valid."""
+    if not isinstance(document, Mapping):
+        raise InvalidValue(f"a document must be a JSON object, got {type(document).__name__}")
     version = document.get("schema_version")
     if not isinstance(version, str) or not _KNOWN_VERSION.fullmatch(version):
         raise InvalidValue(
@@ -88,7 +90,7 @@ def read_atif(records: Records, names: Mapping[str, str]) -> Iterator[Item]:
             continue
         try:
             check_document(record.values)
-            yield from list(_rollouts(record.source, record.values, None))
+            yield from rollouts_of(record.source, record.values)
         except InvalidValue as error:
             yield Unreadable(record.source, str(error))
 
@@ -99,9 +101,20 @@ class _Parent(NamedTuple):
     place: int  # index of the child in the list of sub-agents
 
 
-def _rollouts(source: str, document: dict[str, Any], parent: _Parent | None) -> Iterator[Rollout]:
+def rollouts_of(source: str, document: dict[str, Any], name: str | None = None) -> list[Rollout]:
+    """Return the rollouts of a checked document, that of the root first.
+
+    `name` is the `episode_id` of the root, by default its own id.
+    """
+    return list(_rollouts(source, document, name, None))
+
+
+def _rollouts(
+    source: str, document: dict[str, Any], given_name: str | None, parent: _Parent | None
+) -> Iterator[Rollout]:
     content = digest_of(document)
-    name = document.get("trajectory_id") or document.get("session_id") or content.hex()
+    name = given_name or document.get("trajectory_id") or document.get("session_id")
+    name = str(name or content.hex())
     episode: dict[str, Any] = {"agent_id": document["agent"]["name"]}
     about: dict[str, Any] = {"document": _root_of(document)}
     if parent is not None:
@@ -126,7 +139,7 @@ def _rollouts(source: str, document: dict[str, Any], parent: _Parent | None) -> 
         episode={**episode, "episode_id": name, "episode_tags": {"atif": about}}, source=source,
     )  # fmt: skip
     for place, child in enumerate(document.get(_SUBAGENTS) or ()):
-        yield from _rollouts(source, child, _Parent(name, document["steps"], place))
+        yield from _rollouts(source, child, None, _Parent(name, document["steps"], place))
 
 
 _SUBAGENTS = "subagent_trajectories"

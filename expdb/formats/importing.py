@@ -13,6 +13,7 @@ from expdb.errors import InvalidValue
 from expdb.formats.atif import is_atif, read_atif
 from expdb.formats.chat import read_chats
 from expdb.formats.exported import is_exported, read_exported
+from expdb.formats.harbor import is_harbor, read_harbor
 from expdb.formats.minari import is_minari, read_minari
 from expdb.formats.records import Item, Record, Records, Unreadable, check_names
 from expdb.formats.source_files import files_of, read_records, records_of_object
@@ -23,7 +24,7 @@ from expdb.formats.storing import ImportReport, Rollout, store_rollouts
 BATCH_ROLLOUTS = 256
 BATCH_STEPS = 4096
 
-FORMATS = "chat", "steps", "atif", "minari", "expdb"
+FORMATS = "chat", "steps", "atif", "harbor", "minari", "expdb"
 
 
 def import_rollouts(
@@ -108,13 +109,14 @@ def read(
         zstd; folders of such files, such as an archive; Arrow tables and other objects with
         ``__arrow_c_stream__``, such as DataFrames; or iterables of dicts, such as Hugging Face
         datasets. Parquet files of `expdb export` and of archives become the same episodes.
-    format : {"chat", "steps", "atif", "minari", "expdb"}, optional
+    format : {"chat", "steps", "atif", "harbor", "minari", "expdb"}, optional
         ``"chat"`` for one conversation per record, ``"steps"`` for one step per record, ``"atif"``
-        for trajectories in the Agent Trajectory Interchange Format, ``"minari"`` for datasets of
-        Minari and their folders, and ``"expdb"`` for Parquet files of `expdb export` and of
-        archives. By default, records with a key ``messages`` and without ``action`` are
-        conversations, records with a key ``episode_id`` are steps, and records that name a version
-        of ATIF are trajectories.
+        for trajectories in the Agent Trajectory Interchange Format, ``"harbor"`` for folders of
+        trials of Harbor, ``"minari"`` for datasets of Minari and their folders, and ``"expdb"`` for
+        Parquet files of `expdb export` and of archives. By default, the files of a folder or the
+        keys of the first record decide: records with `messages` and without `action` are
+        conversations, records with an `episode_id` are steps, and records that name a version of
+        ATIF are trajectories.
     names : mapping of str to str, optional
         Names of columns and fields, and the keys of the records that contain their values, such as
         ``{"task_id": "question_id"}``.
@@ -133,26 +135,33 @@ def read(
     names = check_names(names)
     if format is not None:
         checks.choice(format, "format", *FORMATS)
+    others: list[Any] = []
     for source in sources:
         if format in (None, "minari") and is_minari(source):
             yield from read_minari(source)
-    sources = tuple(source for source in sources if not is_minari(source))
-    paths = [
-        path
-        for source in sources
-        if isinstance(source, (str, os.PathLike))
-        for path in files_of(source)
-    ]
-    own = [path for path in paths if format in (None, "expdb") and is_exported(path)]
+        elif format in (None, "harbor") and is_harbor(source):
+            yield from read_harbor(source)
+        elif format in ("minari", "harbor"):
+            what = "dataset of Minari" if format == "minari" else "trial of Harbor"
+            raise InvalidValue(f"{source} contains no {what}; pass its folder, or omit the format")
+        else:
+            others.append(source)
+    files = [source for source in others if isinstance(source, (str, os.PathLike))]
+    paths = [path for source in files for path in files_of(source)]
+    own = {path: None for path in paths if format in (None, "expdb") and is_exported(path)}
     if own and names:
         raise InvalidValue(
-            f"names cannot rename the columns of {own[0]}, which expdb has written; omit names"
+            f"names cannot rename the columns of {next(iter(own))}, which expdb has written; omit "
+            "names"
         )
-    yield from read_exported(own)
+    yield from read_exported(list(own))
     for path in paths:
-        if path not in own:
-            yield from _convert(read_records(path), format, names)
-    for source in sources:
+        if path in own:
+            continue
+        if format == "expdb":
+            raise InvalidValue(f"{path} was not written by expdb; omit the format, or pass another")
+        yield from _convert(read_records(path), format, names)
+    for source in others:
         if not isinstance(source, (str, os.PathLike)):
             yield from _convert(records_of_object(source), format, names)
 
