@@ -7,6 +7,7 @@ of the test. `scratch` is a buffer of a database that the tests of a module shar
 """
 
 import contextlib
+import gc
 import itertools
 import logging
 import os
@@ -75,6 +76,18 @@ def seeded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         return original((base, next(numbers)) if is_unseeded else seed)
 
     monkeypatch.setattr(np.random, "default_rng", default_rng)
+
+
+@pytest.fixture
+def without_garbage_collection() -> Iterator[None]:
+    """Collect garbage before the test, not in it.
+
+    A collection at the recursion limit calls finalizers, which raise RecursionError.
+    """
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 class _Records(logging.Handler):

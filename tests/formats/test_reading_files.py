@@ -113,6 +113,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.usefixtures("without_garbage_collection")
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_line_is_named_and_the_others_are_imported(scratch, tmp_path, name):
     line, reason = BROKEN[name]

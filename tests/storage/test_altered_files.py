@@ -105,6 +105,7 @@ def use(db):
         ("consumers.begun", -1), ("leases.id", -1),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("without_garbage_collection")
 def test_an_altered_column_raises_an_expdb_error(altered, column, value):
     table, name = column.split(".")
     where = "" if table == "buffers" else " AND buffer_id = 1"
