@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any, Literal
 
 from expdb import checks, errors
+from expdb.buffer import ReplayBuffer
 from expdb.checks import UNCHANGED
 from expdb.database import ExperienceDB, open
 from expdb.keywords import checked_keywords
@@ -62,8 +63,9 @@ def copy(
         episode of the same `episode_id`, or a group of the same `group_id` with episodes of another
         run. ``"error"`` raises before anything is copied. ``"skip_equal"`` skips an equal episode,
         and raises if an episode differs. ``"prefix"`` puts the name of the source, such as ``runs``
-        for runs.db, and a slash before all ids of episodes and groups. By default, the target must
-        not have the buffer.
+        for runs.db, and a slash before all ids of episodes and groups; episodes without a group get
+        a group of their task. By default, the target must not have the buffer, except from an
+        interrupted copy.
     progress : callable, optional
         Function that is called with the name of the buffer, the number of copied chunks, and the
         number of all chunks of the buffer; or with the numbers of episodes.
@@ -105,6 +107,9 @@ def copy(
     with ExitStack() as stack:
         theirs = stack.enter_context(open(source, create=False, read_only=True))
         names = theirs.buffers() if buffer is None else [theirs.buffer(buffer, create=False).name]
+        if where is not None:
+            for old in names:
+                theirs.buffer(old)._compile(where)  # raises before a target is created
         ours = stack.enter_context(open(target))  # last, so that an error creates no empty file
         if ours.location == theirs.location and name in (None, buffer):
             raise errors.InvalidValue(
@@ -112,8 +117,9 @@ def copy(
                 "or pass name= for a copy in the same database"
             )
         new_names = {old: old if name is None else name for old in names}
+        is_whole = where is None and transform is None and on_conflict is None
         taken = [new for new in new_names.values() if new in ours.buffers()]
-        if taken and on_conflict is None:
+        if taken and is_whole:
             raise errors.TargetExists(
                 f"{ours.location} already has a buffer {taken[0]!r}; drop this buffer first, copy "
                 "to another database or name, or pass on_conflict= to add episodes to the buffer"
@@ -125,11 +131,11 @@ def copy(
                 if progress is not None
                 else lambda done, total: None
             )
-            if where is None and transform is None and on_conflict is None:
+            if is_whole:
                 copied[old] = copy_buffer(theirs._engine, ours._engine, old, new, tell)
             else:
                 copied[old] = _copy_episodes(
-                    theirs, ours, old, new, where, transform, on_conflict or "error", tell
+                    theirs, ours, old, new, where, transform, on_conflict, tell
                 )
         return copied
 
@@ -141,12 +147,16 @@ def _copy_episodes(
     new: str,
     where: Where,
     transform: Transform | None,
-    on_conflict: str,
+    on_conflict: str | None,
     tell: Callable[[int, int], None],
 ) -> int:
     from expdb.formats.copied import copy_episodes  # it imports the formats
 
     source = theirs.buffer(old, create=False)
-    capacity = UNCHANGED if new in ours.buffers() else source.capacity
-    target = ours.buffer(new, capacity=capacity)
-    return copy_episodes(source, target, where, transform, on_conflict, tell)
+
+    def create() -> ReplayBuffer:
+        capacity = UNCHANGED if new in ours.buffers() else source.capacity
+        return ours.buffer(new, capacity=capacity)
+
+    target = create() if new in ours.buffers() else None
+    return copy_episodes(source, target, create, where, transform, on_conflict, tell)

@@ -25,8 +25,8 @@ from expdb.export import new_file
 from expdb.formats.chat import write_lines
 from expdb.formats.episodes import StoredEpisode, read_episodes, split_of
 from expdb.formats.patches import apply, diff
-from expdb.formats.records import Item, Records, Unreadable, digest_of
-from expdb.formats.storing import Rollout
+from expdb.formats.records import Item, Records, digest_of
+from expdb.formats.storing import Rollout, Unreadable
 
 VERSION = "ATIF-v1.8"
 TYPES: dict[str, Any] = {
@@ -62,6 +62,10 @@ def check_document(document: Mapping[str, Any]) -> None:
     if not isinstance(document, Mapping):
         raise InvalidValue(f"a document must be a JSON object, got {type(document).__name__}")
     version = document.get("schema_version")
+    if version is None:
+        raise InvalidValue(
+            "the record has no schema_version, so it is no ATIF document; omit the format"
+        )
     if not isinstance(version, str) or not _KNOWN_VERSION.fullmatch(version):
         raise InvalidValue(
             f"the schema_version {version!r} is not one of ATIF-v1.0 to {VERSION}; upgrade expdb, "

@@ -9,20 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import expdb
-from expdb.errors import InvalidValue
+from expdb.errors import InvalidValue, warn
 from expdb.export import new_file
 from expdb.formats.episodes import StoredEpisode, read_episodes, split_of
 from expdb.formats.records import (
     Item,
     Records,
-    Unreadable,
     check_names,
     digest_of,
+    parsed,
     rename,
     split_episode,
 )
-from expdb.formats.storing import Rollout
+from expdb.formats.storing import EPISODE_NAMES, Rollout, Unreadable
 
+_NAMES = (
+    "id", "messages", "tools", "reward", "scores", "metadata", *EPISODE_NAMES,
+)  # fmt: skip
 TYPES = {"messages": "json", "action": "json", "tools": "json"}
 
 
@@ -37,18 +40,21 @@ def steps_of(messages: list[Any], every_step: Mapping[str, Any]) -> list[dict[st
 
 def read_chats(records: Records, names: Mapping[str, str]) -> Iterator[Item]:
     """Convert chat records to rollouts, one per conversation."""
+    warned: set[str] = set()
     for record in records:
         if isinstance(record, Unreadable):
             yield record
             continue
         try:
-            yield _rollout(record.source, record.values, names)
+            yield _rollout(record.source, record.values, names, warned)
         except InvalidValue as error:
             yield Unreadable(record.source, str(error))
 
 
-def _rollout(source: str, values: dict[str, Any], names: Mapping[str, str]) -> Rollout:
-    renamed = rename(values, names)
+def _rollout(
+    source: str, values: dict[str, Any], names: Mapping[str, str], warned: set[str]
+) -> Rollout:
+    renamed = rename(values, names, _NAMES)
     content = digest_of(values)
     id = renamed.pop("id", None)
     if id == "":
@@ -74,6 +80,7 @@ def _rollout(source: str, values: dict[str, Any], names: Mapping[str, str]) -> R
     metadata = renamed.pop("metadata", None) or {}
     if not isinstance(metadata, Mapping):
         metadata = {"metadata": metadata}
+    _warn_of_likely_names(renamed, warned)
     tags = {**episode.pop("episode_tags", {}), **metadata, **renamed}
     if tags := {name: value for name, value in tags.items() if value is not None}:
         episode["episode_tags"] = tags
@@ -92,21 +99,26 @@ def _rollout(source: str, values: dict[str, Any], names: Mapping[str, str]) -> R
     )
 
 
-def parsed(value: Any, name: str) -> Any:
-    """Return a JSON value that may be given as text, as in many tables."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise InvalidValue(f"{name} is text that is not valid JSON ({error}); correct it") from None
+_SYNONYMS = {"score": "scores", "task": "task_id", "group": "group_id", "conversation": "messages"}
+
+
+def _warn_of_likely_names(tags: Mapping[str, Any], warned: set[str]) -> None:
+    """Warn once of each key that becomes a tag and is probably misspelt."""
+    for key in tags.keys() - warned:
+        warned.add(key)
+        meant = _SYNONYMS.get(key.lower(), key.lower())
+        if meant in _NAMES:
+            warn(
+                f"the key {key!r} becomes a tag of the episode; if it is the {meant}, map it with "
+                f"names={{{meant!r}: {key!r}}} (--map {meant}={key})"
+            )
 
 
 def check_messages(messages: Any) -> None:
     """Raise InvalidValue unless the value is a list of messages with roles."""
     if messages is None:
         raise InvalidValue(
-            "the record has no key 'messages'; map the key of the conversation, such as "
+            "the record has no messages; map the key of the conversation, such as "
             "--map messages=conversation"
         )
     if not isinstance(messages, list) or not messages:
@@ -231,8 +243,8 @@ def field_names(buffer: expdb.ReplayBuffer, names: Mapping[str, str] | None) -> 
         if stored.get(field_of[part]) != "json":
             raise InvalidValue(
                 f"buffer {buffer.name!r} has no JSON field {field_of[part]!r}, so its steps are no "
-                f"turns of a conversation; name the field, such as names={{{part!r}: 'prompt'}}; "
-                f"the fields are {', '.join(stored) or 'none'}"
+                f"turns of a conversation; map the field, such as names={{{part!r}: 'prompt'}} "
+                f"(--map {part}=prompt); the fields are {', '.join(stored) or 'none'}"
             )
     if field_of["tools"] not in stored:
         del field_of["tools"]

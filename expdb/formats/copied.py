@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import expdb
-from expdb.errors import EpisodeMismatch, InvalidValue
+from expdb.errors import EpisodeMismatch, InvalidValue, TargetExists, warn
 from expdb.formats.exported import plain_value
 from expdb.formats.importing import BATCH_ROLLOUTS, BATCH_STEPS
 from expdb.formats.records import digest_of
@@ -42,39 +42,54 @@ class _Names(NamedTuple):
 
 def copy_episodes(
     source: expdb.ReplayBuffer,
-    target: expdb.ReplayBuffer,
+    target: expdb.ReplayBuffer | None,
+    create: Callable[[], expdb.ReplayBuffer],
     where: Any,
     transform: Transform | None,
-    on_conflict: str,
+    on_conflict: str | None,
     tell: Callable[[int, int], None],
 ) -> int:
-    """Copy the matching steps with their episodes, and return the number of copied steps."""
+    """Copy the matching steps with their episodes, and return the number of copied steps.
+
+    `target` is None if it does not exist yet; `create` creates it when the first episode is ready.
+    """
     rows = source.episodes(where).to_pylist()
     numbers = source.episodes().select(["episode", "episode_id"]).to_pylist()
     location = source._database.location
     prefix = f"{Path(location.rsplit('/', 1)[-1]).stem}/" if on_conflict == "prefix" else ""
     names = _Names(prefix, {row["episode"]: row["episode_id"] for row in numbers})
-    known = find_records(target._store, [_key(source, row["episode_id"]) for row in rows])
-    _refuse_conflicts(rows, target, names, on_conflict, known)
+    known: Mapping[str, Any] = {}
+    stored: set[str] = set()
+    if target is not None:
+        known = find_records(target._store, [_key(source, row["episode_id"]) for row in rows])
+        _refuse_conflicts(source, rows, target, names, on_conflict, known)
+        stored = set(target.episodes()["episode_id"].to_pylist())
     positions = None if where is None else _matching(source, where)
-    stored = dict.fromkeys(target.episodes()["episode_id"].to_pylist())
     count, done, waiting = 0, 0, list[Rollout]()
-    run = target._database.run
+    found = False
     for rollout in _rollouts(source, rows, names, positions, transform):
         done += 1
         if not rollout.steps:  # all were left out
             continue
+        found = True
+        target = target or create()
         if rollout.episode["episode_id"] in stored and rollout.record not in known:
             _require_equal(target, rollout)  # on_conflict="skip_equal"
             continue
         waiting.append(rollout)
-        steps = sum(len(each.steps) for each in waiting)
+        steps = sum(each.length for each in waiting)
         if len(waiting) >= BATCH_ROLLOUTS or steps >= BATCH_STEPS:
-            count += _store(target, run, waiting)
+            count += _store(target, waiting)
             waiting = []
             tell(done, len(rows))
-    count += _store(target, run, waiting)
+    target = target or create()
+    count += _store(target, waiting)
     tell(len(rows), len(rows))
+    if rows and not found:
+        warn(
+            f"copy() copied no step of buffer {source.name!r}, because transform= returned None "
+            "for all of them; return the changed values"
+        )
     return count
 
 
@@ -89,17 +104,28 @@ def _matching(source: expdb.ReplayBuffer, where: Any) -> np.ndarray:
 
 
 def _refuse_conflicts(
+    source: expdb.ReplayBuffer,
     rows: Sequence[Mapping[str, Any]],
     target: expdb.ReplayBuffer,
     names: _Names,
-    on_conflict: str,
+    on_conflict: str | None,
     known: Mapping[str, Any],
 ) -> None:
-    """Raise EpisodeMismatch if the target has the episodes, or groups of other runs."""
+    """Raise EpisodeMismatch if the target has the episodes, or groups of other runs.
+
+    Without `on_conflict`, raise TargetExists if it has any episodes except from this copy.
+    """
     stored = target.episodes().select(["episode_id", "group_id", "run"]).to_pylist()
     if known:  # the copy was interrupted
-        own = {names.of(key.partition(": ")[2]) for key in known}
+        start = len(_key(source, ""))
+        own = {names.of(key[start:]) for key in known}
         stored = [row for row in stored if row["episode_id"] not in own]
+    if on_conflict is None and (stored or not known):
+        raise TargetExists(
+            f"{target._database.location} already has a buffer {target.name!r}; drop this buffer "
+            "first, copy to another database or name, or pass on_conflict= to add episodes to the "
+            "buffer"
+        )
     taken = {row["episode_id"] for row in stored}
     runs: dict[str, set[str]] = {}
     for row in stored:
@@ -120,12 +146,18 @@ def _refuse_conflicts(
             )
 
 
-def _store(target: expdb.ReplayBuffer, run: str, rollouts: Sequence[Rollout]) -> int:
+def _store(target: expdb.ReplayBuffer, rollouts: Sequence[Rollout]) -> int:
     if not rollouts:
         return 0
-    report = store_rollouts(target._store, run, rollouts)
+    report = store_rollouts(target._store, target._database.run, rollouts)
     if report.refused:
-        raise InvalidValue(f"the copy stopped at {report.refused[0]}")
+        reason = report.refused[0]
+        if "was imported before" in reason:
+            reason = (
+                f"{reason.partition(':')[0]}, which an earlier copy with other arguments has "
+                "stored; drop the buffer, or copy to another name"
+            )
+        raise InvalidValue(f"the copy stopped at {reason}")
     target._evict_and_report()
     return report.steps
 
@@ -191,6 +223,8 @@ def _rollout(
     stats = source._store.fields.types
     episode = {name: row[name] for name in _OF_EPISODE if row[name] is not None}
     episode |= {"episode_id": names.of(row["episode_id"]), "group_id": names.of(row["group_id"])}
+    if names.prefix and row["group_id"] is None:  # the task would be a group of both sources
+        episode["group_id"] = names.of(row["task_id"])
     if row["episode_tags"] is not None:
         episode["episode_tags"] = json.loads(row["episode_tags"])
     parent = names.episodes.get(row["parent_episode"])
@@ -242,14 +276,17 @@ def _transformed(rollout: Rollout, transform: Transform | None) -> list[int]:
     assert isinstance(rollout.steps, list)
     if transform is None:
         return list(range(len(rollout.steps)))
-    changed = [transform(dict(step)) for step in rollout.steps]
+    changed = [
+        _changed(transform, step, f"step {step['step']} of {rollout.source}")
+        for step in rollout.steps
+    ]
     kept = [index for index, step in enumerate(changed) if step is not None]
     places = {index: place for place, index in enumerate(kept)}
-    rollout.steps = [dict(step) for step in changed if step is not None]
+    rollout.steps = [step for step in changed if step is not None]
     if rollout.final is not None:
-        final = transform(dict(rollout.final))
+        final = _changed(transform, rollout.final, f"the final observation of {rollout.source}")
         is_last = len(changed) - 1 in places
-        rollout.final = dict(final) if final and is_last else None
+        rollout.final = final if final and is_last else None
     rollout.scores = [
         {**score, "step": places.get(score["step"])}
         for score in rollout.scores
@@ -258,6 +295,25 @@ def _transformed(rollout: Rollout, transform: Transform | None) -> list[int]:
     if rollout.priorities:
         rollout.priorities = [rollout.priorities[index] for index in kept]
     return kept
+
+
+def _changed(transform: Transform, values: dict[str, Any], what: str) -> dict[str, Any] | None:
+    """Return the values that `transform` returns; raise InvalidValue if it fails."""
+    try:
+        changed = transform(dict(values))
+    except Exception as error:
+        raise InvalidValue(
+            f"transform= raised {type(error).__name__} ({error}) for {what}, so the copy stopped; "
+            "correct the function"
+        ) from error
+    if changed is None:
+        return None
+    if not isinstance(changed, Mapping):
+        raise InvalidValue(
+            f"transform= must return a dict or None, got {type(changed).__name__} for {what}; "
+            "return the changed values"
+        )
+    return dict(changed)
 
 
 def _annotate(source: expdb.ReplayBuffer, rollout: Rollout, positions: Sequence[int]) -> None:

@@ -21,8 +21,8 @@ from expdb.archive.exported_table import (
 )
 from expdb.archive.parquet import HISTORY_KEYS, SCORE_HISTORY
 from expdb.errors import warn
-from expdb.formats.records import DIGEST_BYTES, Item, Unreadable
-from expdb.formats.storing import Rollout
+from expdb.formats.records import DIGEST_BYTES, Item
+from expdb.formats.storing import Rollout, Unreadable
 
 BATCH_ROWS = 4096
 _OF_EPISODE = (
@@ -54,25 +54,25 @@ class _Places(NamedTuple):
 Columns = dict[str, Any]  # lists and arrays, by the names of the columns
 
 
-def read_exported(paths: Sequence[Path]) -> Iterator[Item]:
-    """Yield the episodes of files that were written together, in the order of their first steps."""
-    readable: list[Path] = []
-    for path in paths:
+def read_exported(sources: Sequence[Path | pa.Table]) -> Iterator[Item]:
+    """Yield the episodes of files or tables that were written together.
+
+    The episodes come in the order of their first steps.
+    """
+    readers: list[_Reader] = []
+    for source in sources:
         try:
-            with parquet.ParquetFile(path) as file:
-                file.schema_arrow  # noqa: B018
-            readable.append(path)
+            readers.append(_Reader(source))
         except (OSError, pa.ArrowException) as error:
-            yield Unreadable(str(path), f"the file is not a complete Parquet file ({error})")
-    places = _locate(readable)
+            yield Unreadable(str(source), f"the file is not a complete Parquet file ({error})")
+    places = _locate(readers)
     waiting: dict[str, list[Columns]] = {}
     missing = dict(places.counts)  # number of rows that are not read yet
     finished: dict[str, Item] = {}
     order = iter(places.order)
     following = next(order, None)
     lacks_parent = 0
-    for path in readable:
-        reader = _Reader(path)
+    for reader in readers:
         for batch in reader.batches():
             for name, part in _by_episode(batch):
                 waiting.setdefault(name, []).append(part)
@@ -139,47 +139,63 @@ def _joined(parts: list[Columns]) -> Columns:
     }
 
 
-def _locate(paths: Sequence[Path]) -> _Places:
+def _locate(readers: Sequence[_Reader]) -> _Places:
     first: dict[str, int] = {}
     counts: dict[str, int] = {}
     names: dict[int, str] = {}
-    for path in paths:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(1 << 16, columns=["position", "episode", "episode_id"]):
-                table = pa.table(batch).group_by(["episode_id", "episode"])
-                for row in table.aggregate(
-                    [("position", "min"), ("position", "count")]
-                ).to_pylist():
-                    name, position = row["episode_id"], row["position_min"]
-                    first[name] = min(first.get(name, position), position)
-                    counts[name] = counts.get(name, 0) + row["position_count"]
-                    names[row["episode"]] = name
+    for reader in readers:
+        for batch in reader.parts(["position", "episode", "episode_id"], 1 << 16):
+            groups = pa.table(batch).group_by(["episode_id", "episode"])
+            totals = groups.aggregate([("position", "min"), ("position", "count")])
+            for row in totals.to_pylist():
+                name, position = row["episode_id"], row["position_min"]
+                first[name] = min(first.get(name, position), position)
+                counts[name] = counts.get(name, 0) + row["position_count"]
+                names[row["episode"]] = name
     return _Places(sorted(first, key=first.__getitem__), counts, names)
 
 
 class _Reader:
-    """Read the rows of a file as Python values and arrays with the types of the fields."""
+    """Read the rows of a file or a table as values with the types of the fields."""
 
-    def __init__(self, path: Path):
-        self.path = path
-        with parquet.ParquetFile(path) as file:
-            schema = file.schema_arrow
+    def __init__(self, source: Path | pa.Table):
+        self._source = source
+        self.name = str(source) if isinstance(source, Path) else type(source).__name__
+        if isinstance(source, Path):
+            with parquet.ParquetFile(source) as file:
+                schema = file.schema_arrow
+        else:
+            schema = source.schema
         stored = types_in(schema)
         self.has_json_text = stored is None
         self.fields = numeric_types(schema) if stored is None else stored.types
         self._annotations = {} if stored is None else stored.annotations
-        self._names = [name for name in schema.names if name not in ("root_episode",)]
-        if "priority" in self._names and not _has_values(path, "priority"):
+        self._names = [name for name in schema.names if name not in ("root_episode", "buffer")]
+        if "priority" in self._names and not self._has_priorities():
             self._names.remove("priority")
+
+    def parts(self, names: list[str], size: int) -> Iterator[pa.RecordBatch]:
+        """Yield some columns in batches of at most `size` rows."""
+        if isinstance(self._source, Path):
+            with parquet.ParquetFile(self._source) as file:
+                yield from file.iter_batches(size, columns=names)
+        else:
+            yield from self._source.select(names).to_batches(size)
+
+    def _has_priorities(self) -> bool:
+        """Return whether any priority is neither null nor NaN."""
+        return any(
+            compute.any(compute.is_finite(part.column(0).fill_null(float("nan")))).as_py()
+            for part in self.parts(["priority"], 1 << 16)
+        )
 
     def batches(self) -> Iterator[Columns]:
         """Yield the columns of some rows; fields of a fixed shape are arrays."""
-        with parquet.ParquetFile(self.path) as file:
-            for batch in file.iter_batches(BATCH_ROWS, columns=self._names):
-                yield {
-                    name: self._values(name, batch.column(place))
-                    for place, name in enumerate(batch.schema.names)
-                }
+        for batch in self.parts(self._names, BATCH_ROWS):
+            yield {
+                name: self._values(name, batch.column(place))
+                for place, name in enumerate(batch.schema.names)
+            }
 
     def kind_of(self, name: str) -> str:
         """Return whether a column is an own column, a field, an annotation or final."""
@@ -196,15 +212,6 @@ class _Reader:
         field = self.fields.get(name) or self.fields.get(name.removeprefix("next_"))
         field = field or self._annotations.get(name.partition("@")[0])
         return values_of(column, None if name in OWN_COLUMNS else field)
-
-
-def _has_values(path: Path, name: str) -> bool:
-    """Return whether any value of a float column is neither null nor NaN."""
-    with parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches(1 << 16, columns=[name]):
-            if compute.any(compute.is_finite(batch.column(0).fill_null(float("nan")))).as_py():
-                return True
-    return False
 
 
 def _rollout(reader: _Reader, columns: Columns, places: _Places) -> Rollout:
@@ -234,7 +241,7 @@ def _rollout(reader: _Reader, columns: Columns, places: _Places) -> Rollout:
     rollout = Rollout(
         record=name, digest=_digest(columns), episode=episode, final=final or None,
         steps=_step_columns(columns, episode) | fields, types=reader.fields,
-        has_json_text=reader.has_json_text, source=f"{reader.path}: episode {name}",
+        has_json_text=reader.has_json_text, source=f"{reader.name}: episode {name}",
     )  # fmt: skip
     for key, column in columns.items():
         if reader.kind_of(key) == "annotation":

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import expdb
 from expdb import checks
+from expdb.archive.exported_table import SIGNATURE
 from expdb.errors import InvalidValue
 from expdb.formats.atif import is_atif, read_atif
 from expdb.formats.chat import read_chats
 from expdb.formats.exported import is_exported, read_exported
 from expdb.formats.harbor import is_harbor, read_harbor
 from expdb.formats.minari import is_minari, read_minari
-from expdb.formats.records import Item, Record, Records, Unreadable, check_names
+from expdb.formats.otlp import is_otlp, read_otlp
+from expdb.formats.records import Item, Record, Records, check_names
 from expdb.formats.source_files import files_of, read_records, records_of_object
 from expdb.formats.step_rows import read_steps
-from expdb.formats.storing import ImportReport, Rollout, store_rollouts
+from expdb.formats.storing import ImportReport, Rollout, Unreadable, store_rollouts
+from expdb.storage.writing.batches import table_of
 
 # Limits of one transaction.
 BATCH_ROLLOUTS = 256
 BATCH_STEPS = 4096
 
-FORMATS = "chat", "steps", "atif", "harbor", "minari", "expdb"
+FORMATS = "chat", "steps", "atif", "otlp", "harbor", "minari", "expdb"
 
 
 def import_rollouts(
@@ -61,7 +64,7 @@ def import_rollouts(
     Raises
     ------
     InvalidValue
-        If `replace` is not a bool.
+        If an argument has another type.
     ExpDBError
         If the database cannot be written. Earlier transactions remain stored.
 
@@ -71,8 +74,13 @@ def import_rollouts(
     >>> report = formats.import_rollouts(buffer, formats.read("chats.jsonl"))  # doctest: +SKIP
     """
     replace = checks.flag(replace, "replace")
+    checks.instance(buffer, expdb.ReplayBuffer, "buffer", "db.buffer('train')")
+    if isinstance(rollouts, (str, os.PathLike)):
+        raise InvalidValue(
+            f"rollouts must be an iterable of rollouts, got {rollouts!r}; pass formats.read(path)"
+        )
     total = ImportReport()
-    for batch in _batches(rollouts, total):
+    for batch in _batches(rollouts):
         total.add(store_rollouts(buffer._store, buffer._database.run, batch, replace))
         buffer._evict_and_report()
         if progress is not None:
@@ -80,16 +88,13 @@ def import_rollouts(
     return total
 
 
-def _batches(rollouts: Iterable[Item], report: ImportReport) -> Iterator[list[Rollout]]:
-    """Yield the rollouts of each transaction; add unreadable records to the report."""
-    batch: list[Rollout] = []
+def _batches(rollouts: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yield the rollouts of each transaction, and the unreadable records between them."""
+    batch: list[Item] = []
     steps = 0
     for item in rollouts:
-        if isinstance(item, Unreadable):
-            report.refuse(item.source, item.reason)
-            continue
         batch.append(item)
-        steps += item.length
+        steps += item.length if isinstance(item, Rollout) else 0
         if len(batch) >= BATCH_ROLLOUTS or steps >= BATCH_STEPS:
             yield batch
             batch, steps = [], 0
@@ -109,14 +114,14 @@ def read(
         zstd; folders of such files, such as an archive; Arrow tables and other objects with
         ``__arrow_c_stream__``, such as DataFrames; or iterables of dicts, such as Hugging Face
         datasets. Parquet files of `expdb export` and of archives become the same episodes.
-    format : {"chat", "steps", "atif", "harbor", "minari", "expdb"}, optional
+    format : {"chat", "steps", "atif", "otlp", "harbor", "minari", "expdb"}, optional
         ``"chat"`` for one conversation per record, ``"steps"`` for one step per record, ``"atif"``
-        for trajectories in the Agent Trajectory Interchange Format, ``"harbor"`` for folders of
-        trials of Harbor, ``"minari"`` for datasets of Minari and their folders, and ``"expdb"`` for
-        Parquet files of `expdb export` and of archives. By default, the files of a folder or the
-        keys of the first record decide: records with `messages` and without `action` are
-        conversations, records with an `episode_id` are steps, and records that name a version of
-        ATIF are trajectories.
+        for trajectories in the Agent Trajectory Interchange Format, ``"otlp"`` for traces of
+        OpenTelemetry in JSON or protobuf, ``"harbor"`` for folders of trials of Harbor,
+        ``"minari"`` for datasets of Minari and their folders, and ``"expdb"`` for Parquet files of
+        `expdb export` and of archives. By default, the files of a folder or the keys of the first
+        record decide: records with `messages` and without `action` are conversations, records with
+        an `episode_id` are steps, and records that name a version of ATIF are trajectories.
     names : mapping of str to str, optional
         Names of columns and fields, and the keys of the records that contain their values, such as
         ``{"task_id": "question_id"}``.
@@ -129,8 +134,7 @@ def read(
     Raises
     ------
     InvalidValue
-        If `format` or `names` is not valid, if a file does not exist, or if the format of the
-        first record is unknown.
+        If `format` or `names` is not valid, or if a file does not exist.
     """
     names = check_names(names)
     if format is not None:
@@ -160,40 +164,71 @@ def read(
             continue
         if format == "expdb":
             raise InvalidValue(f"{path} was not written by expdb; omit the format, or pass another")
-        yield from _convert(read_records(path), format, names)
+        yield from _convert(functools.partial(read_records, path), format, names)
     for source in others:
         if not isinstance(source, (str, os.PathLike)):
-            yield from _convert(records_of_object(source), format, names)
+            yield from _read_object(source, format, names)
 
 
-def _convert(records: Records, format: str | None, names: Mapping[str, str]) -> Iterator[Item]:
-    """Convert the records of a file; without `format`, the first record decides."""
-    unreadable: list[Unreadable] = []
-    for record in records:
-        if isinstance(record, Unreadable):
-            unreadable.append(record)
-            continue
-        chosen = format or format_of(record, names)
-        convert = _READERS[chosen]
-        yield from convert(itertools.chain(unreadable, [record], records), names)
-        return
-    yield from unreadable
+def _read_object(source: Any, format: str | None, names: Mapping[str, str]) -> Iterator[Item]:
+    if hasattr(source, "__arrow_c_stream__"):
+        source = table_of(source)
+        if format in (None, "expdb") and set(source.column_names) >= SIGNATURE:
+            yield from read_exported([source])
+            return
+    elif not isinstance(source, (list, tuple)) and not hasattr(source, "__getitem__"):
+        source = list(source) if hasattr(source, "__iter__") else source  # it may be an iterator
+    if format == "expdb":
+        raise InvalidValue(
+            f"the {type(source).__name__} was not exported by expdb; omit the format"
+        )
+    yield from _convert(functools.partial(records_of_object, source), format, names)
 
 
-_READERS = {"chat": read_chats, "steps": read_steps, "atif": read_atif}
+def _convert(
+    open_records: Callable[[], Records], format: str | None, names: Mapping[str, str]
+) -> Iterator[Item]:
+    """Convert the records of a file; without `format`, the first record decides.
+
+    `open_records` reads the records from the beginning.
+    """
+    if format is None:
+        first = next((record for record in open_records() if isinstance(record, Record)), None)
+        if first is None:
+            yield from (item for item in open_records() if isinstance(item, Unreadable))
+            return
+        try:
+            format = format_of(first, names)
+        except InvalidValue as error:
+            yield Unreadable(first.source, str(error))
+            return
+    if format == "steps":
+        yield from read_steps(open_records, names)
+    else:
+        yield from _READERS[format](open_records(), names)
+
+
+_READERS = {"chat": read_chats, "atif": read_atif, "otlp": read_otlp}
 
 
 def format_of(record: Record, names: Mapping[str, str]) -> str:
     """Return the format of a record; raise InvalidValue if it is unknown."""
     if is_atif(record.values):
         return "atif"
+    if is_otlp(record.values):
+        return "otlp"
     keys = {*record.values, *names}
     if "messages" in keys and "action" not in keys:
         return "chat"
     if "episode_id" in keys:
         return "steps"
+    if {"chosen", "rejected"} <= keys:
+        raise InvalidValue(
+            "the record is a preference pair, which has no episode; import the rollouts that the "
+            "pairs were made of"
+        )
     raise InvalidValue(
-        f"{record.source}: the record has neither messages (a conversation) nor an episode_id (a "
-        f"step); its keys are {', '.join(record.values) or 'none'}; map one of them, such as "
+        "the record has neither messages (a conversation) nor an episode_id (a step); its keys are "
+        f" {', '.join(record.values) or 'none'}; map one of them, such as "
         "--map messages=conversation"
     )

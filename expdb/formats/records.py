@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from datetime import UTC, date, datetime, time
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from expdb.chunks.infer import plain
 from expdb.errors import InvalidValue
-from expdb.formats.storing import EPISODE_NAMES, Rollout
+from expdb.formats.storing import EPISODE_NAMES, Rollout, Unreadable
+from expdb.names import nearest
 
 # Columns that hold text; other formats often have numbers in their place.
 _TEXT_COLUMNS = frozenset(
     ("episode_id", "task_id", "agent_id", "task_name", "group_id", "parent", "run", "pre_agent")
 )
+_TIME_COLUMNS = frozenset(("started", "ended", "execute_time"))
 DIGEST_BYTES = 16
-
-
-class Unreadable(NamedTuple):
-    """A record that cannot be read.
-
-    Attributes
-    ----------
-    source : str
-        Where the record is, such as ``chats.jsonl:17``.
-    reason : str
-        The problem and the remedy.
-    """
-
-    source: str
-    reason: str
 
 
 class Record(NamedTuple):
@@ -45,9 +36,25 @@ Records = Iterator[Record | Unreadable]
 
 def digest_of(*values: Any) -> bytes:
     """Return a hash of JSON values that does not depend on the order of keys."""
-    text = json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(
+        values, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_as_json
+    )
     data = text.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value of a table that JSON lacks as text or as a list."""
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, np.ndarray):
+        return [value.dtype.str, list(value.shape), value.tobytes().hex()]
+    try:
+        return plain(value)
+    except TypeError as error:
+        raise InvalidValue(f"the record contains a value that cannot be stored: {error}") from None
 
 
 def check_names(names: Any) -> dict[str, str]:
@@ -61,39 +68,68 @@ def check_names(names: Any) -> dict[str, str]:
             "names must map columns of expdb to keys of the records, such as "
             f"{{'task_id': 'question_id'}}, got {names!r}"
         )
-    keys = list(names.values())
-    if len(set(keys)) < len(keys):
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise InvalidValue(f"names maps two columns to {twice!r}; map each key once")
     return dict(names)
 
 
-def rename(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a record with its keys renamed to columns, with text in place of numbers in ids.
+def rename(
+    values: Mapping[str, Any], names: Mapping[str, str], known: Collection[str]
+) -> dict[str, Any]:
+    """Return a record with the values of mapped keys under their names too.
 
-    Raise InvalidValue if a mapped key is missing, or if two keys get the same name.
+    A mapped key is removed unless it is in `known`, the names that have a meaning. Numbers in
+    columns of ids become text. Raise InvalidValue if a mapped key is missing, or if a name is
+    probably misspelt.
     """
-    renamed = {key: column for column, key in names.items()}
-    result: dict[str, Any] = {}
-    for key in names.values():
+    result = dict(values)
+    for name, key in names.items():
         if key not in values:
             raise InvalidValue(
-                f"the record has no key {key!r}, which is mapped to {renamed[key]!r}; its keys are "
+                f"the record has no key {key!r}, which is mapped to {name!r}; its keys are "
                 f"{', '.join(values) or 'none'}"
             )
-    for key, value in values.items():
-        name = renamed.get(key, key)
-        if name in result:
+        if name not in known and (meant := nearest(name, known)):
+            raise InvalidValue(f"the mapping has {name!r}{meant} Correct the name")
+        if name in values and name != key and name not in names.values():
             raise InvalidValue(
-                f"the record has a key {name!r}, and {names[name]!r} is mapped to the same name; "
-                f"also map {name!r} to another name"
+                f"the record has a key {name!r}, and {key!r} is mapped to the same name; also map "
+                f"{name!r} to another name"
             )
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        result[name] = str(value) if name in _TEXT_COLUMNS and is_number else value
-    return result
+    for key in names.values():
+        if key not in known and key not in names:
+            result.pop(key, None)
+    result |= {name: values[key] for name, key in names.items()}
+    return {name: _converted(name, value) for name, value in result.items()}
+
+
+def _converted(name: str, value: Any) -> Any:
+    """Return a value as expdb stores it: ids as text, and times as Unix seconds or ISO text."""
+    if name in _TEXT_COLUMNS and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    if name in _TIME_COLUMNS and isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return value  # refused later
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return moment.timestamp() if name in _TIME_COLUMNS else value.isoformat()
+    return value.isoformat() if isinstance(value, (date, time)) else value
 
 
 def split_episode(values: dict[str, Any]) -> dict[str, Any]:
     """Remove the columns of the episode from a renamed record, and return those with a value."""
     columns = {name: values.pop(name) for name in EPISODE_NAMES if name in values}
-    return {name: value for name, value in columns.items() if value is not None}
+    columns = {name: value for name, value in columns.items() if value is not None}
+    if "episode_tags" in columns:
+        columns["episode_tags"] = parsed(columns["episode_tags"], "episode_tags")
+    return columns
+
+
+def parsed(value: Any, name: str) -> Any:
+    """Return a JSON value that may be given as text, as in many tables."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValue(f"{name} is text that is not valid JSON ({error}); correct it") from None

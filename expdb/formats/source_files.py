@@ -16,7 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from expdb.errors import InvalidValue
-from expdb.formats.records import Record, Records, Unreadable
+from expdb.formats.otlp import parse_request
+from expdb.formats.records import Record, Records
+from expdb.formats.storing import Unreadable
 
 LINE_BYTES = 256 << 20  # a longer line is refused
 BATCH_ROWS = 1024
@@ -80,6 +82,12 @@ def _read_lines(path: Path) -> Records:
                 while line and not line.endswith(b"\n"):
                     line = file.readline(LINE_BYTES)
                 continue
+            if number == 1 and line.lstrip().startswith(b"["):
+                yield Unreadable(
+                    str(path),
+                    "the file is a JSON list, not JSONL; rename it so that it ends in .json",
+                )
+                return
             if line.strip():
                 yield _record(source, line.removeprefix(b"\xef\xbb\xbf"))
 
@@ -116,7 +124,14 @@ def _read_json(path: Path) -> Records:
         return
     try:
         values = json.loads(data)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if "Extra data" in str(error):
+            yield Unreadable(
+                str(path),
+                "the file has more than one JSON value; if it has one record per line, rename it "
+                "so that it ends in .jsonl",
+            )
+            return
         yield whole
         return
     if not isinstance(values, list):
@@ -155,12 +170,21 @@ def _read_arrow(path: Path) -> Records:
                 yield from _rows(str(path), reader)
 
 
+def _read_protobuf(path: Path) -> Records:
+    with open_file(path) as file:
+        try:
+            yield Record(str(path), parse_request(file.read()))
+        except InvalidValue as error:
+            yield Unreadable(str(path), str(error))
+
+
 def _rows(path: str, batches: Any, first: int = 0) -> Iterator[Record]:
     number = first
     for batch in batches:
         for start in range(0, batch.num_rows, BATCH_ROWS):
             for row in batch.slice(start, BATCH_ROWS).to_pylist():
-                yield Record(f"{path}:{number}", without_null_keys(row))
+                values = {name: without_null_keys(value) for name, value in row.items()}
+                yield Record(f"{path}:{number}", values)
                 number += 1
 
 
@@ -179,7 +203,8 @@ def records_of_object(source: Any) -> Records:
     for number, value in enumerate(source):
         record = as_record(f"{name}[{number}]", value)
         if isinstance(record, Record):
-            record = record._replace(values=without_null_keys(record.values))
+            values = {name: without_null_keys(value) for name, value in record.values.items()}
+            record = record._replace(values=values)
         yield record
 
 
@@ -208,6 +233,7 @@ _READERS = {
     ".parquet": _read_parquet,
     ".pq": _read_parquet,
     ".arrow": _read_arrow,
+    ".pb": _read_protobuf,
 }
 
 

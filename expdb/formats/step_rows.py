@@ -2,76 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from expdb.errors import InvalidValue
-from expdb.formats.chat import parsed
-from expdb.formats.records import (
-    Item,
-    Record,
-    Records,
-    Unreadable,
-    digest_of,
-    rename,
-    split_episode,
-)
-from expdb.formats.storing import Rollout
+from expdb.formats.records import Item, Record, Records, digest_of, parsed, rename, split_episode
+from expdb.formats.storing import EPISODE_NAMES, Rollout, Unreadable
+from expdb.names import STEP_KEYS
 
 _JSON_COLUMNS = ("tags", "episode_tags")
+_NAMES = (*EPISODE_NAMES, *STEP_KEYS)
 
 
-def read_steps(records: Records, names: Mapping[str, str]) -> Iterator[Item]:
-    """Convert rows of steps to rollouts, one per `episode_id`.
+_Rows = list[tuple[Record, dict[str, Any]]]
 
-    The rows of an episode must follow each other.
+
+def read_steps(open_records: Callable[[], Records], names: Mapping[str, str]) -> Iterator[Item]:
+    """Convert rows of steps to rollouts, one per `episode_id`, in the order of their last rows.
+
+    The records are read twice: first, to count the rows of each episode. An episode with a row that
+    cannot be read is refused. A row without a known episode may belong to the episodes before and
+    after it, so these are refused too.
     """
-    rows: list[tuple[Record, dict[str, Any]]] = []
-    ended: set[str] = set()
-    current = None
-    for record in records:
+    counts, broken = _count_rows(open_records(), names)
+    waiting: dict[str, _Rows] = {}
+    for record in open_records():
         if isinstance(record, Unreadable):
             yield record
             continue
-        try:
-            values = rename(record.values, names)
-            name = values.get("episode_id")
-            if not isinstance(name, str) or not name:
-                raise InvalidValue(
-                    "the row has no episode_id, so its episode is unknown; map the key of the "
-                    "episode, such as --map episode_id=episode"
-                )
-            if name in ended:
-                raise InvalidValue(
-                    f"the row belongs to episode {name!r}, whose other rows come earlier and "
-                    "apart; sort the rows by episode"
-                )
-        except InvalidValue as error:
-            yield Unreadable(record.source, str(error))
+        name = _episode_of(record, names)
+        if name is None:
+            key = names.get("episode_id", "episode_id")
+            yield Unreadable(
+                record.source,
+                f"the row has no {key}, so its episode is unknown; map the key of the episode, "
+                "such as --map episode_id=episode",
+            )
             continue
-        if name != current and current is not None:
-            yield from _finished(rows, names)
-            ended.add(current)
-            rows = []
-        current = name
-        rows.append((record, values))
-    if rows:
-        yield from _finished(rows, names)
+        rows = waiting.setdefault(name, [])
+        rows.append((record, {}))
+        if len(rows) < counts[name]:
+            continue
+        del waiting[name]
+        source = rows[0][0].source
+        try:
+            if name in broken:
+                raise InvalidValue(
+                    f"episode {name!r} is refused, because the row at {broken[name]} cannot be read"
+                )
+            named = [(row, _renamed(row, names)) for row, _ in rows]
+            yield _rollout(source, named, names)
+        except InvalidValue as error:
+            yield Unreadable(source, str(error))
 
 
-def _finished(
-    rows: list[tuple[Record, dict[str, Any]]], names: Mapping[str, str]
-) -> Iterator[Item]:
-    source = rows[0][0].source
+def _count_rows(
+    records: Records, names: Mapping[str, str]
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the number of rows of each episode, and the unreadable rows next to its rows."""
+    counts: dict[str, int] = {}
+    broken: dict[str, str] = {}
+    last: str | None = None
+    unknown: str | None = None
+    for record in records:
+        name = None if isinstance(record, Unreadable) else _episode_of(record, names)
+        if name is None:
+            unknown = record.source
+            if last is not None:
+                broken.setdefault(last, unknown)
+            continue
+        counts[name] = counts.get(name, 0) + 1
+        if unknown is not None:
+            broken.setdefault(name, unknown)
+        last, unknown = name, None
+    return counts, broken
+
+
+def _episode_of(record: Record, names: Mapping[str, str]) -> str | None:
+    value = record.values.get(names.get("episode_id", "episode_id"))
+    return None if value is None or value == "" else str(value)
+
+
+def _renamed(row: Record, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of a row by their names; raise InvalidValue with its source."""
     try:
-        yield _rollout(source, rows, names)
+        return rename(row.values, names, _NAMES)
     except InvalidValue as error:
-        yield Unreadable(source, str(error))
+        raise InvalidValue(f"at {row.source}: {error}") from None
 
 
-def _rollout(
-    source: str, rows: list[tuple[Record, dict[str, Any]]], names: Mapping[str, str]
-) -> Rollout:
+def _rollout(source: str, rows: _Rows, names: Mapping[str, str]) -> Rollout:
     episode: dict[str, Any] = {}
     steps = []
     digest = digest_of([record.values for record, _ in rows], dict(names))

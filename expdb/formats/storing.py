@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -102,6 +102,21 @@ class Rollout:
         return dict(next(rows_of(self.steps), {}))
 
 
+class Unreadable(NamedTuple):
+    """A record that cannot be read.
+
+    Attributes
+    ----------
+    source : str
+        Where the record is, such as ``chats.jsonl:17``.
+    reason : str
+        The problem and the remedy.
+    """
+
+    source: str
+    reason: str
+
+
 @dataclass
 class ImportReport:
     """What an import did.
@@ -141,16 +156,16 @@ class ImportReport:
 
 
 def store_rollouts(
-    store: Store, run: str, rollouts: Sequence[Rollout], replace: bool = False
+    store: Store, run: str, items: Sequence[Rollout | Unreadable], replace: bool = False
 ) -> ImportReport:
-    """Store rollouts in one transaction, except those that were imported before; report both.
+    """Store rollouts in one transaction, except those that were imported before; report all.
 
     A record whose content differs from that of its first import is refused. With `replace`, its
     episode is deleted and stored again.
     """
     for attempt in range(ATTEMPTS):
         try:
-            report: ImportReport = store.engine.retry(_attempt, store, run, rollouts, replace)
+            report: ImportReport = store.engine.retry(_attempt, store, run, items, replace)
             return report
         except (errors.OutOfDate, errors.EpisodeMismatch, errors.FieldMismatch):
             if attempt + 1 == ATTEMPTS:
@@ -169,19 +184,29 @@ class _NewEpisode:
     replaces: int | None  # number of the episode of an earlier version of the record
 
 
-def _attempt(store: Store, run: str, rollouts: Sequence[Rollout], replace: bool) -> ImportReport:
-    report, records = ImportReport(), list({rollout.record for rollout in rollouts})
-    named = {rollout.episode.get(key) for rollout in rollouts for key in ("episode_id", "parent")}
+def _attempt(
+    store: Store, run: str, items: Sequence[Rollout | Unreadable], replace: bool
+) -> ImportReport:
+    report = ImportReport()
+    refused: dict[int, object] = {  # the reasons, by the index of the item
+        index: item.reason for index, item in enumerate(items) if isinstance(item, Unreadable)
+    }
+    rollouts = {index: item for index, item in enumerate(items) if isinstance(item, Rollout)}
+    records = list({rollout.record for rollout in rollouts.values()})
+    named = {
+        rollout.episode.get(key)
+        for rollout in rollouts.values()
+        for key in ("episode_id", "parent")
+    }
     with store.engine.reading() as session:  # one snapshot
         known = _find_known(store, session, records)
         names = sorted(name for name in named if isinstance(name, str))
         stored = episodes.find_in_snapshot(store, session, names)
     taken = {name: episode.id for name, (episode, _) in stored.items()}
-    refused: dict[int, object] = {}  # the reasons, by the index of the rollout
     chosen = _choose(run, rollouts, known, taken, replace, report, refused)
     group, new = _gather(store, chosen, refused)
     for index, reason in sorted(refused.items()):
-        report.refuse(rollouts[index].source, reason)
+        report.refuse(items[index].source, reason)
     if not new:
         return report
     _settle_fields(store, group)
@@ -218,6 +243,8 @@ def _find_known(
     store: Store, session: Session, records: Sequence[str]
 ) -> dict[str, tuple[bytes, int]]:
     """Return the digest and the episode of each record that was imported before."""
+    if not records:
+        return {}
     rows = session.query(
         "SELECT record, digest, episode FROM imports WHERE buffer_id = ? "
         f"AND record IN ({', '.join('?' * len(records))})",
@@ -228,7 +255,7 @@ def _find_known(
 
 def _choose(
     run: str,
-    rollouts: Sequence[Rollout],
+    rollouts: Mapping[int, Rollout],
     known: Mapping[str, tuple[bytes, int]],
     taken: dict[str, int | None],
     replace: bool,
@@ -241,7 +268,7 @@ def _choose(
     """
     chosen: list[_NewEpisode] = []
     digests = {record: digest for record, (digest, _) in known.items()}
-    for index, rollout in enumerate(rollouts):
+    for index, rollout in rollouts.items():
         digest, (_, replaced) = digests.get(rollout.record), known.get(rollout.record, (b"", None))
         if digest == rollout.digest:
             report.known += 1
@@ -250,8 +277,9 @@ def _choose(
         try:
             if digest is not None and (replaced is None or not replace):
                 raise errors.InvalidValue(
-                    f"record {rollout.record!r} was imported before with other content; pass "
-                    "replace=True (--replace) to replace its episode, or give it another id"
+                    f"record {rollout.record!r} was imported before with other content, or in "
+                    "another format or mapping; pass replace=True (--replace) to replace its "
+                    "episode, or give it another id"
                     if replaced is not None
                     else f"record {rollout.record!r} occurs twice with different content; give "
                     "each record its own id"
@@ -381,6 +409,7 @@ def _add(pending: PendingSteps, episode: _NewEpisode) -> None:
             except (errors.InvalidValue, errors.FieldMismatch) as error:
                 errors.name_row(error, index)
                 raise
+    _check_numbers(record, pending, len(pending) - rollout.length)
     status = rollout.episode.get("status") or "complete"
     if rollout.final is not None:
         final = rollout.final
@@ -388,6 +417,24 @@ def _add(pending: PendingSteps, episode: _NewEpisode) -> None:
         pending.end(record, status)
     elif status != "open":
         pending.ended[record] = status
+
+
+def _check_numbers(record: EpisodeRecord, pending: PendingSteps, start: int) -> None:
+    """Raise InvalidValue if two steps of an agent have the same number."""
+    last: dict[str | None, int] = {}
+    taken: set[tuple[str | None, int]] = set()
+    first = 0 if record.parent is None or record.parent.step is None else record.parent.step
+    for entry in pending.taken[start:]:
+        number, agent = entry[1], entry[-1]
+        if number is None:
+            number = last.get(agent, first - 1) + 1
+        if (agent, number) in taken:
+            raise errors.InvalidValue(
+                f"two steps of agent {agent or record.agent_id!r} have the number {number}; number "
+                "the steps of an episode 0, 1, 2 and so on, or omit the numbers"
+            )
+        taken.add((agent, number))
+        last[agent] = max(number, last.get(agent, number))
 
 
 def _columns_of(row: Mapping[str, Any]) -> tuple[Any, ...]:

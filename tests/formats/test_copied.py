@@ -108,6 +108,82 @@ def test_a_function_that_returns_no_valid_step_stops_the_copy(tmp_path):
         expdb.copy(tmp_path / "a.db", tmp_path / "c.db", transform="redact")
 
 
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (
+            lambda values: values["missing"],
+            "transform= raised KeyError .* for step 0 of episode 'e0'",
+        ),
+        (lambda values, other: values, "transform= raised TypeError"),
+        (lambda values: "x", "must return a dict or None, got str for step 0 of episode 'e0'"),
+        (lambda values: True, "must return a dict or None, got bool"),
+    ],
+)
+def test_a_broken_function_creates_no_target(tmp_path, function, reason):
+    fill(tmp_path / "a.db")
+    with pytest.raises(expdb.InvalidValue, match=reason):
+        expdb.copy(tmp_path / "a.db", tmp_path / "b.db", transform=function)
+    with expdb.open(tmp_path / "b.db") as db:
+        assert db.buffers() == []
+
+
+def test_a_function_that_returns_nothing_causes_a_warning(tmp_path):
+    fill(tmp_path / "a.db")
+    with pytest.warns(expdb.ExpDBWarning, match="returned None for all of them"):
+        assert expdb.copy(tmp_path / "a.db", tmp_path / "b.db", transform=lambda step: None) == {
+            "train": 0
+        }
+
+
+def test_an_invalid_query_creates_no_target(tmp_path):
+    fill(tmp_path / "a.db")
+    with pytest.raises(expdb.QueryError, match="rewrd"):
+        expdb.copy(tmp_path / "a.db", tmp_path / "b.db", where="rewrd > 0")
+    assert not (tmp_path / "b.db").exists()
+
+
+def test_a_changed_copy_continues_after_an_error(tmp_path, monkeypatch):
+    from expdb.formats import copied
+
+    fill(tmp_path / "a.db", count=6)
+    monkeypatch.setattr(copied, "BATCH_ROLLOUTS", 2)
+    seen = []
+
+    def redact(values):
+        seen.append(values)
+        if len(seen) == 20:
+            raise OSError
+        return {**values, "note": {"secret": "***"}}
+
+    arguments = tmp_path / "a.db", tmp_path / "b.db"
+    with pytest.raises(expdb.InvalidValue, match="transform= raised OSError"):
+        expdb.copy(*arguments, transform=redact)
+    assert expdb.copy(*arguments, transform=redact) == {"train": 6}
+    with pytest.raises(expdb.InvalidValue, match="an earlier copy with other arguments"):
+        expdb.copy(*arguments, transform=lambda values: values)
+    with expdb.open(tmp_path / "b.db") as db:
+        assert len(db.buffer("train")) == 18
+        db.buffer("train").store(episode_id="mine", x=1)
+    with pytest.raises(errors.TargetExists):
+        expdb.copy(*arguments, transform=redact)
+
+
+def test_tasks_without_groups_become_groups_of_their_source(tmp_path):
+    for name in ("a", "b"):
+        with expdb.open(tmp_path / f"{name}.db") as db:
+            for number in range(2):
+                db.buffer("train").store(
+                    task_id="t", episode_id=f"{name}{number}", x=1, reward=1.0, terminated=True
+                )
+    expdb.copy(tmp_path / "b.db", tmp_path / "a.db", on_conflict="prefix")
+    with expdb.open(tmp_path / "a.db") as db:
+        batch = db.buffer("train").sample(2, unit=expdb.Group(2), fields=["episode_id"])
+        assert sorted(sorted(group) for group in batch["episode_id"].tolist()) == [
+            ["a0", "a1"], ["b/b0", "b/b1"],
+        ]  # fmt: skip
+
+
 def test_several_files_are_merged(tmp_path):
     fill(tmp_path / "a.db", run="first")
     fill(tmp_path / "b.db", run="second")

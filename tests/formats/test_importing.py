@@ -134,8 +134,8 @@ def test_a_changed_record_is_refused_or_replaces_its_episode(db):
     changed = [chat("a", reward=1.0), chat("b")]
     report = load(buffer, changed)
     assert report.refused == [
-        "list[0]: record 'a' was imported before with other content; pass replace=True (--replace) "
-        "to replace its episode, or give it another id"
+        "list[0]: record 'a' was imported before with other content, or in another format or "
+        "mapping; pass replace=True (--replace) to replace its episode, or give it another id"
     ]
     report = load(buffer, changed, replace=True)
     assert (report.episodes, report.replaced, report.known) == (1, 1, 1)
@@ -179,12 +179,13 @@ def test_an_invalid_rollout_stores_nothing_and_the_others_are_stored(scratch):
             ("no step", {}, []),
             ("no parent", {"parent": "gone", "relation": "subagent"}, [{"x": 1}]),
             ("bad name", {"episode_id": 7}, [{"x": 1}]),
+            ("equal numbers", {}, [{"x": 1, "step": 1}, {"x": 1, "step": 0}, {"x": 1, "step": 1}]),
             ("also good", {}, [{"x": 3}]),
         )
     ]
     report = formats.import_rollouts(scratch, rollouts)
     assert names_of(scratch) == ["also good", "good"]
-    assert len(report.refused) == 6
+    assert len(report.refused) == 7
     assert report.refused[0].startswith(": rows[1]: field 'x'")
     assert "an episode has no column 'task', did you mean 'task_id'?" in report.refused[1]
     assert scratch.stats()["fields"] == {"x": "int64"}

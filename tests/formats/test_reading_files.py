@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import re
 
 import pandas as pd
 import pyarrow as pa
@@ -106,7 +107,7 @@ BROKEN = {
     ),
     "huge integer": (b'{"messages": [{"role": "assistant"}], "reward": ' + b"9" * 5000 + b"}", ""),
     "infinite": (b'{"messages": [{"role": "assistant"}], "reward": Infinity}', "reward"),
-    "no messages": (b'{"id": "b"}', "no key 'messages'"),
+    "no messages": (b'{"id": "b"}', "the record has no messages"),
     "null character": (b'{"id": "\\u0000", "messages": [{"role": "assistant"}]}', "episode_id"),
     "empty id": (b'{"id": "", "messages": [{"role": "assistant"}]}', "id of the record is empty"),
     "object as id": (b'{"id": {}, "messages": [{"role": "assistant"}], "task_id": {}}', "task_id"),
@@ -169,7 +170,7 @@ def test_a_line_that_is_too_long_is_skipped(scratch, tmp_path, monkeypatch):
     [
         ([{"x": 1}], "the row has no episode_id"),
         ([{"episode_id": None, "x": 1}], "the row has no episode_id"),
-        ([*ROWS, ROWS[0]], "whose other rows come earlier and apart"),
+        ([*ROWS, ROWS[0]], "two steps of agent 'agent' have the number 0"),
         ([ROWS[0], {**ROWS[1], "task_id": "t"}, {**ROWS[1], "task_id": "u"}], "task_id is 'u'"),
         ([{**ROWS[0], "tags": "{"}], "tags is text that is not valid JSON"),
         ([{**ROWS[0], "position": 1}], "'position' is the name of a column"),
@@ -187,12 +188,110 @@ def test_a_source_that_is_none_raises(source):
         list(formats.read(source))
 
 
-def test_the_format_of_a_record_must_be_clear():
-    with pytest.raises(expdb.InvalidValue, match=r"neither messages .* nor an episode_id"):
-        list(formats.read([{"text": "x"}]))
+def test_rows_of_an_episode_may_be_apart(scratch):
+    rows = [ROWS[0], ROWS[2], ROWS[1]]
+    assert load(scratch, iter(rows)).refused == []
+    assert values_of(scratch) == [ROWS[2], ROWS[0], ROWS[1]]
+
+
+def test_an_episode_beside_an_unreadable_row_is_refused(scratch, tmp_path):
+    lines = [json.dumps(row) for row in (*ROWS, {"episode_id": "c", "x": 1})]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join([lines[0], "{bad", *lines[1:]]))
+    report = load(scratch, path)
+    assert report.episodes == 2
+    assert report.refused == [
+        f"{path}:2: the record is not valid JSON (Expecting property name enclosed in double "
+        "quotes: line 1 column 2 (char 1)); correct or remove it",
+        f"{path}:1: episode 'a' is refused, because the row at {path}:2 cannot be read",
+    ]
+    path.write_text("\n".join([*lines[:2], "{bad", *lines[2:]]))
+    scratch.clear()
+    assert load(scratch, path).episodes == 1
+
+
+def test_empty_cells_and_times_of_tables_are_read(scratch, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "episode,t,rew,day,began,angle\n"
+        "a,0,,2026-01-02,2026-01-02T03:04:05Z,0.5\n"
+        "a,1,2.5,2026-01-03,2026-01-02T03:04:06Z,\n"
+    )
+    names = {"episode_id": "episode", "step": "t", "reward": "rew", "execute_time": "began"}
+    assert load(scratch, path, names=names).refused == []
+    rows = next(scratch.scan(fields=["reward", "execute_time", "day", "angle"])).to_list()
+    assert [tuple(row.values()) for row in rows] == [
+        (None, 1767323045.0, "2026-01-02", 0.5), (2.5, 1767323046.0, "2026-01-03", None),
+    ]  # fmt: skip
+
+
+def test_one_key_may_be_mapped_to_several_columns(scratch):
+    record = {**CHAT, "task_id": 3, "trial": 1}
+    names = {"group_id": "task_id", "agent_id": "trial"}
+    assert load(scratch, [record], names=names).refused == []
+    (row,) = scratch.episodes().to_pylist()
+    assert (row["task_id"], row["group_id"], row["agent_id"]) == ("3", "3", "1")
+
+
+def test_probably_misspelt_names_raise_or_warn(scratch):
+    (reason,) = load(scratch, [CHAT], names={"mesages": "messages"}, format="chat").refused
+    assert "the mapping has 'mesages', did you mean 'messages'?" in reason
+    with pytest.warns(expdb.ExpDBWarning, match="the key 'Reward' becomes a tag"):
+        load(scratch, [{**CHAT, "Reward": 1.0}])
+
+
+def test_an_exported_table_is_read(new_buffer):
+    buffer, copy = new_buffer(), new_buffer()
+    with buffer.episode("t", episode_id="a") as episode:
+        episode.append(obs=[1.0, 2.0], note={"k": 1})
+        episode.end(obs=[3.0, 4.0])
+    buffer.score(episode_id="a", name="judge", value=1.0)
+    for source in (buffer.to_arrow(), buffer.to_arrow().read_all()):
+        copy.clear()
+        assert load(copy, source).refused == []
+        fields = ["obs", "note", "next_obs", "scores"]
+        assert repr(copy.get(range(copy.added - 1, copy.added), fields=fields).to_list()) == repr(
+            buffer.get([0], fields=fields).to_list()
+        )
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        ([{"text": "x"}], "neither messages .* nor an episode_id"),
+        ([{"prompt": [], "chosen": [], "rejected": []}], "is a preference pair"),
+    ],
+)
+def test_a_record_of_an_unknown_format_is_refused(scratch, tmp_path, records, reason):
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
+    (tmp_path / "b.jsonl").write_text(json.dumps(CHAT))
+    report = load(scratch, tmp_path)
+    assert report.episodes == 1
+    assert re.search(reason, report.refused[0])
+
+
+def test_arguments_of_reading_are_checked(scratch):
     with pytest.raises(expdb.InvalidValue, match="format must be"):
         list(formats.read([CHAT], format="chats"))
     with pytest.raises(expdb.InvalidValue, match="names must map"):
         list(formats.read([CHAT], names=["task_id"]))
-    with pytest.raises(expdb.InvalidValue, match="names maps two columns to 'a'"):
-        list(formats.read([CHAT], names={"task_id": "a", "group_id": "a"}))
+    for source in ([CHAT], pa.table({"x": [1]})):
+        with pytest.raises(expdb.InvalidValue, match="was not exported by expdb"):
+            list(formats.read(source, format="expdb"))
+    with pytest.raises(expdb.InvalidValue, match=r"pass formats\.read\(path\)"):
+        formats.import_rollouts(scratch, "chats.jsonl")
+    with pytest.raises(expdb.InvalidValue, match="buffer must be a ReplayBuffer"):
+        formats.import_rollouts("train", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("a.jsonl", json.dumps([CHAT]), "so that it ends in .json"),
+        ("a.json", f"{json.dumps(CHAT)}\n{json.dumps(CHAT)}", "so that it ends in .jsonl"),
+    ],
+)
+def test_a_file_with_the_wrong_ending_is_refused_once(scratch, tmp_path, name, text, reason):
+    (tmp_path / name).write_text(text)
+    (found,) = load(scratch, tmp_path / name).refused
+    assert reason in found
