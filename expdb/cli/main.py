@@ -199,6 +199,10 @@ _ADVICE = {
     "pass every :name of the query in params": "pass every :name of the query with --param",
     "db.sql": "expdb sql",
     "timestamps=True": "--timestamps",
+    'on_conflict="prefix"': "--on-conflict prefix",
+    '"skip_equal"': "--on-conflict skip_equal",
+    "on_conflict= ": "--on-conflict ",
+    "transform=": "the function",
 }
 
 

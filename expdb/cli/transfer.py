@@ -55,7 +55,9 @@ def _names_of(mapped: Sequence[str], option: str) -> dict[str, str]:
     is_flag=True,
     help="Replace the episodes of records that have changed since their first import.",
 )
-@click.option("--dry-run", is_flag=True, help="Show the first rollout, and store nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show the first rollout of the files, and store nothing."
+)
 @as_json
 def import_(
     location: str,
@@ -84,6 +86,10 @@ def import_(
     if dry_run:
         return _show_plan(rollouts, as_json)
     started = time.monotonic()
+    first = next(rollouts, None)  # raises before a database is created
+    if first is None:
+        raise click.ClickException(f"{', '.join(sources)}: no record was found; name other files")
+    rollouts = itertools.chain([first], rollouts)
     with expdb.open(location) as db, progress("import") as state:
 
         def show(report: formats.ImportReport) -> None:
@@ -116,7 +122,7 @@ def _show_plan(rollouts: Any, as_json: bool) -> None:
 
     for item in itertools.islice(rollouts, MOST_SHOWN):
         if isinstance(item, formats.Unreadable):
-            click.echo(f"Refused: {for_terminal(item.reason)}: {item.source}", err=True)
+            click.echo(f"Refused: {for_terminal(f'{item.source}: {item.reason}')}", err=True)
             continue
         first = {"source": item.source, "record": item.record, "episode": item.episode}
         step = item.first_step
@@ -127,14 +133,15 @@ def _show_plan(rollouts: Any, as_json: bool) -> None:
         click.echo(f"the first record, {item.source}, would become this episode:")
         for name, value in item.episode.items():
             click.echo(f"  {name}: {_short(value)}")
-        click.echo(f"  {counted(item.length, 'step')}, the first with")
-        for name, value in step.items():
-            click.echo(f"    {name}: {_short(value)}")
+        for title, values in (("first", step), ("last", item.last_step)):
+            if title == "first" or item.length > 1:
+                click.echo(f"  {title} of {counted(item.length, 'step')}:")
+                for name, value in values.items():
+                    click.echo(f"    {name}: {_short(value)}")
         for name, value in (item.final or {}).items():
             click.echo(f"  final observation {name}: {_short(value)}")
         return click.echo("nothing was stored; run the command without --dry-run")
-    click.echo("no record can be imported")
-    raise SystemExit(1)
+    raise click.ClickException("no record can be imported; correct the files or the mapping")
 
 
 def _short(value: Any) -> str:
@@ -237,6 +244,8 @@ def export(
             options |= {"score": score, "margin": margin}
         elif score is not None or margin:
             raise click.UsageError("--score and --margin apply to --format pairs; remove them")
+    if target == "-" and format not in (None, "parquet"):
+        raise click.UsageError("only Parquet can be written to stdout; name a file")
     if target == "-":
         with create_file(target) as draft:
             _export(location, buffer, draft, condition, "parquet", **options)

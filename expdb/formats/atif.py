@@ -23,7 +23,7 @@ import expdb
 from expdb.errors import DriverMissing, InvalidValue, TargetExists
 from expdb.export import new_file
 from expdb.formats.chat import write_lines
-from expdb.formats.episodes import StoredEpisode, read_episodes, split_of
+from expdb.formats.episodes import StoredEpisode, check_buffer, read_episodes, split_of
 from expdb.formats.patches import apply, diff
 from expdb.formats.records import Item, Records, digest_of
 from expdb.formats.storing import Rollout, Unreadable
@@ -416,6 +416,7 @@ def _documents(
     progress: Callable[[int], None] | None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the id and the document of each episode that is not embedded in another one."""
+    check_buffer(buffer)
     stored = buffer.stats()["fields"]
     fields = [name for name in TYPES if name in stored]
     if not {"messages", "action"} <= set(fields):

@@ -11,7 +11,7 @@ from typing import Any
 import expdb
 from expdb.errors import InvalidValue, warn
 from expdb.export import new_file
-from expdb.formats.episodes import StoredEpisode, read_episodes, split_of
+from expdb.formats.episodes import StoredEpisode, check_buffer, read_episodes, split_of
 from expdb.formats.records import (
     Item,
     Records,
@@ -232,6 +232,7 @@ def conversations_of(
 
 def field_names(buffer: expdb.ReplayBuffer, names: Mapping[str, str] | None) -> dict[str, str]:
     """Return the fields that hold the messages, the answer and, if there are any, the tools."""
+    check_buffer(buffer)
     names, stored = check_names(names), buffer.stats()["fields"]
     if unknown := names.keys() - set(TYPES):
         raise InvalidValue(

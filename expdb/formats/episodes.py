@@ -26,6 +26,11 @@ class StoredEpisode(NamedTuple):
     scores: dict[str, float | None]
 
 
+def check_buffer(buffer: Any) -> None:
+    """Raise InvalidValue unless the first argument of an export is a buffer."""
+    checks.instance(buffer, expdb.ReplayBuffer, "buffer", "db.buffer('train')")
+
+
 def read_episodes(
     buffer: expdb.ReplayBuffer,
     where: Any,

@@ -13,7 +13,7 @@ import numpy as np
 import expdb
 from expdb.errors import DriverMissing, InvalidValue, warn
 from expdb.export import new_file
-from expdb.formats.episodes import StoredEpisode, read_episodes, split_of
+from expdb.formats.episodes import StoredEpisode, check_buffer, read_episodes, split_of
 from expdb.formats.records import Item, digest_of
 from expdb.formats.storing import Rollout
 
@@ -169,6 +169,7 @@ def write_minari(
     ExpDBWarning
         If episodes have no final observation.
     """
+    check_buffer(buffer)
     minari = _minari()
     types = buffer._store.fields.types
     names = {part: _fields_of(buffer, part, types) for part in (observation, action)}

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import expdb
 from expdb.errors import TooFewRows
 from expdb.formats.chat import chains_of, field_names, write_lines
-from expdb.formats.episodes import Split, read_episodes, split_of
+from expdb.formats.episodes import Split, check_buffer, read_episodes, split_of
 
 PAIRS_AT_ONCE = 32
 
@@ -75,6 +75,7 @@ def write_pairs(
     DatabaseMissing, StorageFull, DatabaseReadOnly
         If the file cannot be written.
     """
+    check_buffer(buffer)
     unit = expdb.Pairs(score=score, margin=margin, per=per)
     part = split_of(split, split_by)
     pairs: list[tuple[int, str, str, float]] = []

@@ -101,6 +101,13 @@ class Rollout:
         """The arguments of `store` for the first step, a dict."""
         return dict(next(rows_of(self.steps), {}))
 
+    @property
+    def last_step(self) -> dict[str, Any]:
+        """The arguments of `store` for the last step, a dict."""
+        if isinstance(self.steps, dict):
+            return {name: column[-1] for name, column in self.steps.items()}
+        return dict(self.steps[-1]) if self.steps else {}
+
 
 class Unreadable(NamedTuple):
     """A record that cannot be read.
