@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import compute
 
 from expdb.archive.parquet import METADATA, SCORE_HISTORY
 from expdb.chunks.fields import Field, check_name
-from expdb.errors import ReservedName, warn
+from expdb.errors import DatabaseDamaged, InvalidValue, ReservedName, warn
 from expdb.names import COLUMNS, EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.storage.catalog import Fields
 from expdb.storage.store import Store
@@ -53,14 +54,14 @@ def _columns_of(
     for name in table.column_names:
         column = table[name].combine_chunks()
         if name in COLUMNS:
-            columns[name] = parsed(column) if "tags" in name else column.to_pylist()
+            columns[name] = parsed(column) if "tags" in name else values_of(column, None)
         elif name in OWN_COLUMNS or name in annotations or name.startswith("next_"):
             is_lost = name in _LEFT_OUT or name not in OWN_COLUMNS
             if is_lost and column.null_count < len(column):
                 left_out.append(name)
         else:
             columns[name] = values_of(column, types.get(name))
-    if "parent_episode" in table.column_names:
+    if {"parent_episode", "parent_step", "relation"} <= set(table.column_names):
         numbers = dict(zip(table["episode"].to_pylist(), columns["episode_id"], strict=True))
         parents = [numbers.get(number) for number in table["parent_episode"].to_pylist()]
         columns["parent"] = parents
@@ -79,7 +80,13 @@ def _columns_of(
 def types_in(schema: pa.Schema) -> Fields | None:
     """Return the fields in the metadata of an export, None if it has no metadata."""
     text = (schema.metadata or {}).get(METADATA.encode())
-    return None if text is None else Fields.from_text(text.decode(), 0)
+    try:
+        return None if text is None else Fields.from_text(text.decode(), 0)
+    except (DatabaseDamaged, UnicodeDecodeError):
+        raise InvalidValue(
+            "the metadata of the table are damaged; export it again, or remove the metadata "
+            f"{METADATA!r}"
+        ) from None
 
 
 def numeric_types(schema: pa.Schema) -> dict[str, Field]:
@@ -96,6 +103,8 @@ def values_of(column: pa.Array, field: Field | None) -> Any:
 
     Null becomes None.
     """
+    if pa.types.is_timestamp(column.type):  # exported with timestamps=True
+        return compute.divide(column.cast(pa.timestamp("us")).cast(pa.int64()), 1e6).to_pylist()
     if field is None or field.dtype in ("text", "bytes"):
         return column.to_pylist()
     if field.dtype == "json":

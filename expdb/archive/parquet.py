@@ -27,7 +27,7 @@ from expdb.storage.stored_json import json_text
 BATCH_STEPS = 4096
 METADATA = "expdb"  # the key in the metadata of a file; the value has the fields as in `buffers`
 SCORE_HISTORY = "score_history"
-HISTORY_KEYS = "name", "value", "by", "status", "detail", "scored"
+HISTORY_KEYS = "name", "value", "by", "status", "detail", "scored", "id"
 _TYPES = {
     "integer": pa.int64(), "integer?": pa.int64(), "real": pa.float64(), "flag": pa.bool_(),
     "text": pa.utf8(), "json": pa.utf8(),
@@ -154,7 +154,7 @@ def _score_history(
     ids = store.dialect.as_list(np.unique(episodes))
     rows = session.query(
         "SELECT coalesce(r.position, e.last_position), r.position IS NULL, r.name, r.value, "
-        "r.scored_by, r.status, r.detail, r.scored FROM scores r JOIN episodes e "
+        "r.scored_by, r.status, r.detail, r.scored, r.id FROM scores r JOIN episodes e "
         "ON e.buffer_id = r.buffer_id AND e.id = r.episode "
         f"WHERE r.buffer_id = ? AND r.episode {store.dialect.AMONG} ORDER BY r.id",
         store.id, ids,

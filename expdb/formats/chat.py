@@ -21,10 +21,10 @@ from expdb.formats.records import (
     rename,
     split_episode,
 )
-from expdb.formats.storing import EPISODE_NAMES, Rollout, Unreadable
+from expdb.formats.storing import RECORD_NAMES, Rollout, Unreadable
 
 _NAMES = (
-    "id", "messages", "tools", "reward", "scores", "metadata", *EPISODE_NAMES,
+    "id", "messages", "tools", "reward", "scores", "metadata", *RECORD_NAMES,
 )  # fmt: skip
 TYPES = {"messages": "json", "action": "json", "tools": "json"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,8 @@ from expdb.archive.exported_table import (
     values_of,
 )
 from expdb.archive.parquet import HISTORY_KEYS, SCORE_HISTORY
-from expdb.errors import warn
+from expdb.chunks.fields import Field
+from expdb.errors import InvalidValue, warn
 from expdb.formats.records import DIGEST_BYTES, Item
 from expdb.formats.storing import Rollout, Unreadable
 
@@ -43,29 +44,34 @@ def is_exported(path: Path) -> bool:
     return set(names) >= SIGNATURE
 
 
+Columns = dict[str, Any]  # lists and arrays, by the names of the columns
+_BROKEN = (
+    OSError, pa.ArrowException, ArithmeticError, AttributeError, InvalidValue, LookupError,
+    RecursionError, TypeError, ValueError,
+)  # fmt: skip
+
+
 class _Places(NamedTuple):
     """Where the rows of each episode are."""
 
-    order: list[str]  # the episodes in the order of their first positions
+    order: list[str]  # parents before children, otherwise by the first positions
     counts: dict[str, int]  # number of rows of each episode
-    names: dict[int, str]  # `episode_id` of each number
-
-
-Columns = dict[str, Any]  # lists and arrays, by the names of the columns
+    names: dict[int, str]  # `episode_id` of each number, unless it has several
 
 
 def read_exported(sources: Sequence[Path | pa.Table]) -> Iterator[Item]:
     """Yield the episodes of files or tables that were written together.
 
-    The episodes come in the order of their first steps.
+    Parents come before their children; otherwise, the order is that of the first steps.
     """
     readers: list[_Reader] = []
     for source in sources:
         try:
             readers.append(_Reader(source))
-        except (OSError, pa.ArrowException) as error:
+        except _BROKEN as error:
             yield Unreadable(str(source), f"the file is not a complete Parquet file ({error})")
-    places = _locate(readers)
+    places = yield from _locate(readers)
+    kinds = _Kinds.of(readers)
     waiting: dict[str, list[Columns]] = {}
     missing = dict(places.counts)  # number of rows that are not read yet
     finished: dict[str, Item] = {}
@@ -73,23 +79,74 @@ def read_exported(sources: Sequence[Path | pa.Table]) -> Iterator[Item]:
     following = next(order, None)
     lacks_parent = 0
     for reader in readers:
-        for batch in reader.batches():
-            for name, part in _by_episode(batch):
-                waiting.setdefault(name, []).append(part)
-                missing[name] -= len(part["position"])
-                if not missing[name]:
-                    columns = _joined(waiting.pop(name))
-                    finished[name] = item = _rollout(reader, columns, places)
-                    is_child = columns.get("relation", [None])[0] is not None
-                    lacks_parent += is_child and "parent" not in item.episode
-            while following in finished:
-                yield finished.pop(following)
-                following = next(order, None)
+        try:
+            for batch in reader.batches():
+                for name, part in _by_episode(batch):
+                    waiting.setdefault(name, []).append(part)
+                    missing[name] -= len(part["position"])
+                    if missing[name]:
+                        continue
+                    item, is_cut_off = _item(reader, waiting.pop(name), places, kinds)
+                    lacks_parent += is_cut_off
+                    finished[name] = item
+                while following in finished:
+                    yield finished.pop(following)
+                    following = next(order, None)
+        except _BROKEN as error:
+            yield Unreadable(reader.name, f"the file cannot be read to its end ({error}); copy it")
+    for name in places.order:
+        if name in finished:
+            yield finished.pop(name)
+        elif missing[name]:
+            yield Unreadable(
+                f"episode {name}", "some of its rows cannot be read; correct or copy the file"
+            )
     if lacks_parent:
         warn(
             f"{lacks_parent} episodes are imported without their relation, because their parents "
             "are not in the files; export the parents too"
         )
+
+
+class _Kinds(NamedTuple):
+    """The types of the fields and annotations of all files."""
+
+    fields: dict[str, Field]
+    annotations: dict[str, Field]
+
+    @classmethod
+    def of(cls, readers: Sequence[_Reader]) -> _Kinds:
+        kinds = cls({}, {})
+        for reader in readers:
+            kinds.fields.update(reader.fields)
+            kinds.annotations.update(reader.annotations)
+        return kinds
+
+    def of_column(self, name: str) -> str:
+        """Return whether a column is an own column, a field, an annotation or final."""
+        base = name.removeprefix("next_")
+        if name in self.fields:
+            return "field"
+        if name in OWN_COLUMNS:
+            return "own"
+        if name.partition("@")[0] in self.annotations:
+            return "annotation"
+        return "final" if base != name and base in self.fields else "field"
+
+
+def _item(
+    reader: _Reader, parts: list[Columns], places: _Places, kinds: _Kinds
+) -> tuple[Item, bool]:
+    """Return the rollout of an episode, and whether its parent is not in the files."""
+    name = parts[0]["episode_id"][0]
+    try:
+        columns = _joined(parts)
+        rollout = _rollout(reader, columns, places, kinds)
+    except _BROKEN as error:
+        text = f"the episode cannot be read ({error}); correct the file"
+        return Unreadable(f"{reader.name}: episode {name}", text), False
+    is_child = columns.get("relation", [None])[0] is not None
+    return rollout, is_child and "parent" not in rollout.episode
 
 
 def _by_episode(batch: Columns) -> Iterator[tuple[str, Columns]]:
@@ -115,7 +172,17 @@ def _taken(column: Any, rows: np.ndarray) -> Any:
 
 
 def _joined(parts: list[Columns]) -> Columns:
-    """Return the rows of one episode, ordered by position."""
+    """Return the rows of one episode, ordered by position.
+
+    If a row occurs in several files, the last one counts. Raise InvalidValue if the rows belong to
+    different episodes of one name.
+    """
+    origins = {(part["run"][0], part["started"][0], part["task_id"][0]) for part in parts}
+    if len(origins) > 1:
+        raise InvalidValue(
+            "the files contain different episodes of this name, from different runs; import the "
+            "files into different buffers"
+        )
     columns: Columns = {}
     names = dict.fromkeys(name for part in parts for name in part)
     for name in names:
@@ -130,7 +197,8 @@ def _joined(parts: list[Columns]) -> Columns:
     positions = np.asarray(columns["position"])
     if (np.diff(positions) > 0).all():
         return columns
-    order = np.argsort(positions)
+    _, last = np.unique(positions[::-1], return_index=True)
+    order = len(positions) - 1 - last
     return {
         name: column[order]
         if isinstance(column, np.ndarray)
@@ -139,20 +207,49 @@ def _joined(parts: list[Columns]) -> Columns:
     }
 
 
-def _locate(readers: Sequence[_Reader]) -> _Places:
+def _locate(readers: list[_Reader]) -> Generator[Item, None, _Places]:
+    """Return where the episodes are; yield and remove files that cannot be read."""
     first: dict[str, int] = {}
     counts: dict[str, int] = {}
-    names: dict[int, str] = {}
-    for reader in readers:
-        for batch in reader.parts(["position", "episode", "episode_id"], 1 << 16):
-            groups = pa.table(batch).group_by(["episode_id", "episode"])
-            totals = groups.aggregate([("position", "min"), ("position", "count")])
-            for row in totals.to_pylist():
-                name, position = row["episode_id"], row["position_min"]
-                first[name] = min(first.get(name, position), position)
-                counts[name] = counts.get(name, 0) + row["position_count"]
-                names[row["episode"]] = name
-    return _Places(sorted(first, key=first.__getitem__), counts, names)
+    numbers: dict[int, set[str]] = {}
+    parents: dict[str, tuple[_Reader, int]] = {}
+    for reader in list(readers):
+        found: dict[str, tuple[int, int]] = {}
+        try:
+            for batch in reader.parts(reader.keys, 1 << 16):
+                table = pa.table(batch)
+                groups = table.group_by(reader.keys[1:])
+                totals = groups.aggregate([("position", "min"), ("position", "count")])
+                for row in totals.to_pylist():
+                    name, position = row["episode_id"], int(row["position_min"])
+                    least, count = found.get(name, (position, 0))
+                    found[name] = min(least, position), count + row["position_count"]
+                    reader.names[int(row["episode"])] = name
+                    if row.get("parent_episode") is not None:
+                        parents[name] = reader, row["parent_episode"]
+            if None in found or "" in found:
+                raise InvalidValue("a row has no episode_id")
+        except _BROKEN as error:
+            readers.remove(reader)
+            yield Unreadable(reader.name, f"the file cannot be read ({error}); copy or correct it")
+            continue
+        for name, (position, count) in found.items():
+            first[name] = min(first.get(name, position), position)
+            counts[name] = counts.get(name, 0) + count
+        for number, name in reader.names.items():
+            numbers.setdefault(number, set()).add(name)
+    names = {number: next(iter(ids)) for number, ids in numbers.items() if len(ids) == 1}
+    order: dict[str, None] = {}
+    for name in sorted(first, key=first.__getitem__):
+        chain = [name]
+        while chain[-1] in parents and len(chain) <= len(first):
+            reader, number = parents[chain[-1]]
+            parent = reader.names.get(number) or names.get(number)
+            if parent is None or parent in order or parent in chain:
+                break
+            chain.append(parent)
+        order |= dict.fromkeys(reversed(chain))
+    return _Places(list(order), counts, names)
 
 
 class _Reader:
@@ -169,7 +266,10 @@ class _Reader:
         stored = types_in(schema)
         self.has_json_text = stored is None
         self.fields = numeric_types(schema) if stored is None else stored.types
-        self._annotations = {} if stored is None else stored.annotations
+        self.annotations = {} if stored is None else stored.annotations
+        self.names: dict[int, str] = {}  # `episode_id` of each number
+        self.keys = ["position", "episode", "episode_id"]
+        self.keys += ["parent_episode"] if "parent_episode" in schema.names else []
         self._names = [name for name in schema.names if name not in ("root_episode", "buffer")]
         if "priority" in self._names and not self._has_priorities():
             self._names.remove("priority")
@@ -197,68 +297,65 @@ class _Reader:
                 for place, name in enumerate(batch.schema.names)
             }
 
-    def kind_of(self, name: str) -> str:
-        """Return whether a column is an own column, a field, an annotation or final."""
-        if name in OWN_COLUMNS:
-            return "own"
-        if name in self.fields:
-            return "field"
-        if name.partition("@")[0] in self._annotations:
-            return "annotation"
-        base = name.removeprefix("next_")
-        return "final" if base != name and base in self.fields else "field"
-
     def _values(self, name: str, column: pa.Array) -> Any:
         field = self.fields.get(name) or self.fields.get(name.removeprefix("next_"))
-        field = field or self._annotations.get(name.partition("@")[0])
-        return values_of(column, None if name in OWN_COLUMNS else field)
+        field = field or self.annotations.get(name.partition("@")[0])
+        is_own = name in OWN_COLUMNS and name not in self.fields
+        return values_of(column, None if is_own else field)
 
 
-def _rollout(reader: _Reader, columns: Columns, places: _Places) -> Rollout:
-    first = {name: _plain(column[0]) for name, column in columns.items() if name in OWN_COLUMNS}
-    last = {name: _plain(column[-1]) for name, column in columns.items() if name in OWN_COLUMNS}
+def _rollout(reader: _Reader, columns: Columns, places: _Places, kinds: _Kinds) -> Rollout:
+    kind = {name: kinds.of_column(name) for name in columns}
+    own = {name: column for name, column in columns.items() if kind[name] == "own"}
+    for name in ("agent_id", "policy_version", "policy_version_end", "relation", "parent_step"):
+        own.setdefault(name, [None] * len(columns["position"]))
+    first = {name: _plain(column[0]) for name, column in own.items()}
+    last = {name: _plain(column[-1]) for name, column in own.items()}
     count, name = len(columns["position"]), str(first["episode_id"])
     episode = {name: last[name] for name in _OF_EPISODE if last.get(name) is not None}
     if "episode_tags" in episode:
         episode["episode_tags"] = json.loads(episode["episode_tags"])
     episode["agent_id"] = first["agent_id"]
     # A step without a version would have that of its episode.
-    is_versioned = None not in columns["policy_version"]
+    is_versioned = None not in own["policy_version"]
     episode["policy_version"] = first["policy_version"] if is_versioned else None
     number = first.get("parent_episode")
-    parent = None if number is None else places.names.get(number)
+    parent = None
+    if number is not None:
+        parent = reader.names.get(number) or places.names.get(number)
     if parent is None:
         for key in ("relation", "parent_step"):
             episode.pop(key, None)
     else:
         episode["parent"] = parent
-    fields = {name: column for name, column in columns.items() if reader.kind_of(name) == "field"}
+    fields = {name: column for name, column in columns.items() if kind[name] == "field"}
     final = {
         name.removeprefix("next_"): column[-1]
         for name, column in columns.items()
-        if reader.kind_of(name) == "final" and column[-1] is not None
+        if kind[name] == "final" and column[-1] is not None
     }
     rollout = Rollout(
-        record=name, digest=_digest(columns), episode=episode, final=final or None,
-        steps=_step_columns(columns, episode) | fields, types=reader.fields,
+        record=name, digest=_digest(columns, kind), episode=episode, final=final or None,
+        steps=_step_columns(own, episode) | fields, types=kinds.fields,
         has_json_text=reader.has_json_text, source=f"{reader.name}: episode {name}",
     )  # fmt: skip
     for key, column in columns.items():
-        if reader.kind_of(key) == "annotation":
+        if kind[key] == "annotation":
             base, at, version = key.partition("@")
             number = int(version) if at else None
             for index, array in enumerate(column):
                 if array is not None:
                     rollout.annotations.append((base, number, index, np.asarray(array)))
-    histories, latest = columns.get(SCORE_HISTORY), columns.get("scores", [None] * count)
+    histories, latest = own.get(SCORE_HISTORY), own.get("scores", [None] * count)
     for index in range(count):
         if histories is None:
             rollout.scores += _latest_scores(latest[index], index)
         elif histories[index]:
             rollout.scores += _score_history(histories[index], index)
-    if "priority" in columns:
+    rollout.scores.sort(key=lambda score: score.pop("id", 0))
+    if "priority" in own:
         nan = float("nan")
-        rollout.priorities = [nan if p is None else p for p in columns["priority"]]
+        rollout.priorities = [nan if p is None else float(p) for p in own["priority"]]
     return rollout
 
 
@@ -304,21 +401,28 @@ def _latest_scores(text: str | None, index: int) -> Iterator[dict[str, Any]]:
 _NUMBERS = frozenset(("position", "episode", "parent_episode", "parent_position"))
 
 
-def _digest(columns: Columns) -> bytes:
-    """Return a hash of the contents of the rows, without numbers that a copy does not keep."""
+def _digest(columns: Columns, kind: Mapping[str, str]) -> bytes:
+    """Return a hash of the contents of the rows, without numbers that a copy does not keep.
+
+    It does not depend on other rows of the file: columns without a value do not count, and arrays
+    count the same as lists of their rows.
+    """
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for name in sorted(columns.keys() - _NUMBERS):
         column = columns[name]
+        if not isinstance(column, np.ndarray):
+            if all(value is None for value in column):
+                continue
+            if kind[name] != "own" and all(isinstance(v, np.ndarray | np.generic) for v in column):
+                shapes = {(value.shape, value.dtype) for value in column}
+                column = np.stack(column) if len(shapes) == 1 else column
         if isinstance(column, np.ndarray):
             about: list[Any] = [column.dtype.name, list(column.shape)]
             data = column.tobytes()
         else:
-            about = []
-            if column and name not in OWN_COLUMNS:
-                column = list(map(plain_value, column))
-            data = json.dumps(column, sort_keys=True, ensure_ascii=False).encode(
-                "utf-8", "surrogatepass"
-            )
+            about, values = [], list(map(plain_value, column))
+            text = json.dumps(values, sort_keys=True, ensure_ascii=False)
+            data = text.encode("utf-8", "surrogatepass")
         digest.update(json.dumps([name, about, len(data)]).encode())
         digest.update(data)
     return digest.digest()

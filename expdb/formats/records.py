@@ -12,7 +12,7 @@ import numpy as np
 
 from expdb.chunks.infer import plain
 from expdb.errors import InvalidValue
-from expdb.formats.storing import EPISODE_NAMES, Rollout, Unreadable
+from expdb.formats.storing import RECORD_NAMES, Rollout, Unreadable
 from expdb.names import nearest
 
 # Columns that hold text; other formats often have numbers in their place.
@@ -118,7 +118,7 @@ def _converted(name: str, value: Any) -> Any:
 
 def split_episode(values: dict[str, Any]) -> dict[str, Any]:
     """Remove the columns of the episode from a renamed record, and return those with a value."""
-    columns = {name: values.pop(name) for name in EPISODE_NAMES if name in values}
+    columns = {name: values.pop(name) for name in RECORD_NAMES if name in values}
     columns = {name: value for name, value in columns.items() if value is not None}
     if "episode_tags" in columns:
         columns["episode_tags"] = parsed(columns["episode_tags"], "episode_tags")

@@ -7,11 +7,11 @@ from typing import Any
 
 from expdb.errors import InvalidValue
 from expdb.formats.records import Item, Record, Records, digest_of, parsed, rename, split_episode
-from expdb.formats.storing import EPISODE_NAMES, Rollout, Unreadable
+from expdb.formats.storing import RECORD_NAMES, Rollout, Unreadable
 from expdb.names import STEP_KEYS
 
 _JSON_COLUMNS = ("tags", "episode_tags")
-_NAMES = (*EPISODE_NAMES, *STEP_KEYS)
+_NAMES = (*RECORD_NAMES, *STEP_KEYS)
 
 
 _Rows = list[tuple[Record, dict[str, Any]]]

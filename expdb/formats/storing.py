@@ -6,6 +6,7 @@ a record is known even after its episode is evicted.
 """
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import numpy as np
 
 from expdb import checks, errors
 from expdb.chunks.fields import Field
-from expdb.names import EPISODE_DETAILS, STEP_KEYS, nearest
+from expdb.names import EPISODE_DETAILS, FORK_RELATIONS, STEP_KEYS, nearest
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage import annotate, priorities
@@ -35,11 +36,14 @@ from expdb.storage.writing.pending_steps import PendingSteps, create_steps, step
 
 RECORDS_AT_ONCE = 500  # in one query
 ATTEMPTS = 32  # other processes may import the same records, or set the types of fields
+# Columns of an episode that a record of another format cannot have.
+_OF_EXPORTS = ("episode_return", "length")
 EPISODE_NAMES = (
     "episode_id", "task_id", "agent_id", *EPISODE_DETAILS, "parent", "parent_step", "relation",
     "run", "started", "ended", "status", "episode_return",
     "length",
 )  # fmt: skip
+RECORD_NAMES = tuple(name for name in EPISODE_NAMES if name not in _OF_EXPORTS)
 _STEP_NAMES = frozenset(STEP_KEYS)
 
 
@@ -170,14 +174,73 @@ def store_rollouts(
     A record whose content differs from that of its first import is refused. With `replace`, its
     episode is deleted and stored again.
     """
-    for attempt in range(ATTEMPTS):
+    refused: dict[int, object] = {}  # the reasons, by the index of the item
+    valid: dict[int, Rollout] = {}
+    for index, item in enumerate(items):
+        if isinstance(item, Unreadable):
+            refused[index] = item.reason
+            continue
         try:
-            report: ImportReport = store.engine.retry(_attempt, store, run, items, replace)
+            _check(item)
+            valid[index] = item
+        except errors.ExpDBError as error:
+            refused[index] = error
+    report = _store(store, run, valid, replace, refused)
+    for index, reason in sorted(refused.items()):
+        report.refuse(items[index].source, reason)
+    return report
+
+
+# Errors of a transaction that single rollouts can cause, such as a parent that lacks a step.
+_ERRORS_OF_ROLLOUTS = (
+    errors.EpisodeEnded, errors.EpisodeMismatch, errors.Evicted, errors.FieldMismatch,
+    errors.InvalidValue, errors.OutOfDate, errors.UnknownEpisode,
+)  # fmt: skip
+
+
+def _store(
+    store: Store,
+    run: str,
+    rollouts: Mapping[int, Rollout],
+    replace: bool,
+    refused: dict[int, object],
+) -> ImportReport:
+    """Store checked rollouts in one transaction; if it is refused, store them one by one."""
+    for _ in range(ATTEMPTS):
+        attempt = dict(refused)
+        try:
+            report: ImportReport = store.engine.retry(
+                _attempt, store, run, rollouts, replace, attempt
+            )
+            refused |= attempt
             return report
-        except (errors.OutOfDate, errors.EpisodeMismatch, errors.FieldMismatch):
-            if attempt + 1 == ATTEMPTS:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+        except _ERRORS_OF_ROLLOUTS as error:
+            failure = error
+            if not isinstance(error, (errors.OutOfDate, errors.EpisodeMismatch)):
+                break
+    if len(rollouts) == 1:
+        refused[next(iter(rollouts))] = failure
+        return ImportReport()
+    report = ImportReport()
+    for index, rollout in rollouts.items():
+        report.add(_store(store, run, {index: rollout}, replace, refused))
+    return report
+
+
+def _check(rollout: Rollout) -> None:
+    """Raise InvalidValue unless the ids and the form of a rollout are valid."""
+    if not checks.text(rollout.record, "id"):
+        raise errors.InvalidValue("the id of the record is empty; give it an id")
+    checks.text(rollout.episode.get("episode_id"), "episode_id")
+    if rollout.episode.get("parent") is not None:
+        checks.text(rollout.episode["parent"], "parent")
+    if rollout.final is not None and rollout.episode.get("status") == "open":
+        raise errors.InvalidValue(
+            "an open episode has no final observation; import it with the status complete or "
+            "aborted"
+        )
+    if not rollout.length:
+        raise errors.InvalidValue("the record has no step; remove it, or add a step")
 
 
 @dataclass
@@ -192,13 +255,13 @@ class _NewEpisode:
 
 
 def _attempt(
-    store: Store, run: str, items: Sequence[Rollout | Unreadable], replace: bool
+    store: Store,
+    run: str,
+    rollouts: Mapping[int, Rollout],
+    replace: bool,
+    refused: dict[int, object],
 ) -> ImportReport:
     report = ImportReport()
-    refused: dict[int, object] = {  # the reasons, by the index of the item
-        index: item.reason for index, item in enumerate(items) if isinstance(item, Unreadable)
-    }
-    rollouts = {index: item for index, item in enumerate(items) if isinstance(item, Rollout)}
     records = list({rollout.record for rollout in rollouts.values()})
     named = {
         rollout.episode.get(key)
@@ -212,8 +275,6 @@ def _attempt(
     taken = {name: episode.id for name, (episode, _) in stored.items()}
     chosen = _choose(run, rollouts, known, taken, replace, report, refused)
     group, new = _gather(store, chosen, refused)
-    for index, reason in sorted(refused.items()):
-        report.refuse(items[index].source, reason)
     if not new:
         return report
     _settle_fields(store, group)
@@ -228,8 +289,8 @@ def _attempt(
             transaction.refuse_new_fields(outcome)
             for record, indices in pending.indices_by_episode().items():
                 positions_of[record] = positions[indices]
-        id_of = {before: after.id or 0 for before, after in outcome.episodes}
-        _record(store, session, new, id_of)
+        written = dict(outcome.episodes)
+        _record(store, session, new, written)
         _add_details(store, session, outcome, new, positions_of)
     for pending in group:
         store.activity.add_steps(len(pending), pending.ended)
@@ -291,13 +352,6 @@ def _choose(
                     else f"record {rollout.record!r} occurs twice with different content; give "
                     "each record its own id"
                 )
-            if rollout.final is not None and rollout.episode.get("status") == "open":
-                raise errors.InvalidValue(
-                    "an open episode has no final observation; import it with the status complete "
-                    "or aborted"
-                )
-            if not rollout.length:
-                raise errors.InvalidValue("the record has no step; remove it, or add a step")
             if taken.get(name, replaced) != replaced:
                 raise errors.EpisodeMismatch(
                     f"episode {name!r} already exists and was not imported from this record; give "
@@ -346,12 +400,13 @@ def _record_of(run: str, columns: Mapping[str, Any], count: int) -> EpisodeRecor
     details = {name: given[name] for name in EPISODE_DETAILS if name in given}
     for name, value in episode_details(details).items():
         setattr(record, name, value)
-    if "ended" in given:
-        checks.number(given["ended"], "ended")
     checks.choice(given.get("status", "complete"), "status", "complete", "aborted", "open")
     record.parent = relations.parse_relation(given, record.episode_id)
-    missing = checks.whole(given.get("length", count), "length") - count
-    if missing > 0 and record.parent is None:
+    for name in ("episode_return", "ended"):
+        if name in given:
+            checks.number(given[name], name)
+    missing = checks.whole(given.get("length", count), "length", 0, 2**53) - count
+    if missing > 0 and (record.parent is None or record.parent.relation not in FORK_RELATIONS):
         record.length, record.greatest = missing, {}
     return record
 
@@ -520,23 +575,51 @@ def _delete_replaced(
 
 
 def _record(
-    store: Store, session: Session, new: Sequence[_NewEpisode], id_of: Mapping[EpisodeRecord, int]
+    store: Store,
+    session: Session,
+    new: Sequence[_NewEpisode],
+    written: Mapping[EpisodeRecord, EpisodeRecord],
 ) -> None:
-    """Record the imported records, and set the ends and returns of their episodes."""
+    """Record the imported records, and set columns of their episodes that a write computes."""
     rows = [
-        (store.id, episode.rollout.record, episode.rollout.digest, id_of[episode.record])
+        (store.id, episode.rollout.record, episode.rollout.digest, written[episode.record].id)
         for episode in new
     ]
     store.dialect.insert_rows(session, tables.imports, rows)
-    for name in ("ended", "episode_return"):
+    for name in ("ended", "episode_return", "length"):
+        values = []
+        for episode in new:
+            value, after = episode.rollout.episode.get(name), written[episode.record]
+            if name == "length" and value is not None:
+                value = _length_of(episode, after, value)
+            if name == "episode_return" and value is not None and _differs(episode, after, value):
+                value = None
+            if value is not None:
+                values.append((value, store.id, after.id))
         session.execute_many(
-            f"UPDATE episodes SET {name} = ? WHERE buffer_id = ? AND id = ?",
-            [
-                (value, store.id, id_of[episode.record])
-                for episode in new
-                if (value := episode.rollout.episode.get(name)) is not None
-            ],
+            f"UPDATE episodes SET {name} = ? WHERE buffer_id = ? AND id = ?", values
         )
+
+
+def _length_of(episode: _NewEpisode, after: EpisodeRecord, length: int) -> int | None:
+    """Return the length to set for a fork, None if it is set already.
+
+    Raise InvalidValue if the fork would share more steps with its parent than before.
+    """
+    if after.length > length:
+        raise errors.InvalidValue(
+            f"episode {after.episode_id!r} is a {after.parent and after.parent.relation}, whose "
+            "parent got steps before the branch after the branch began, so their order cannot be "
+            "restored; copy the whole buffer with expdb.copy(), or leave out this episode"
+        )
+    return length if after.length < length else None
+
+
+def _differs(episode: _NewEpisode, after: EpisodeRecord, value: float) -> bool:
+    """Return whether a return is not the sum of the rewards of a complete episode."""
+    if (episode.rollout.episode.get("length") or 0) > episode.rollout.length:
+        return False
+    return after.gained is None or not math.isclose(after.gained, value, rel_tol=1e-6)
 
 
 def _add_details(

@@ -108,7 +108,7 @@ BROKEN = {
     "huge integer": (b'{"messages": [{"role": "assistant"}], "reward": ' + b"9" * 5000 + b"}", ""),
     "infinite": (b'{"messages": [{"role": "assistant"}], "reward": Infinity}', "reward"),
     "no messages": (b'{"id": "b"}', "the record has no messages"),
-    "null character": (b'{"id": "\\u0000", "messages": [{"role": "assistant"}]}', "episode_id"),
+    "null character": (b'{"id": "\\u0000", "messages": [{"role": "assistant"}]}', "id contains"),
     "empty id": (b'{"id": "", "messages": [{"role": "assistant"}]}', "id of the record is empty"),
     "object as id": (b'{"id": {}, "messages": [{"role": "assistant"}], "task_id": {}}', "task_id"),
 }
