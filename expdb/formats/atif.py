@@ -8,10 +8,11 @@ exported again as it was.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,10 +23,10 @@ import numpy as np
 import expdb
 from expdb.errors import DriverMissing, InvalidValue, TargetExists
 from expdb.export import new_file
-from expdb.formats.chat import write_lines
+from expdb.formats.chat import check_turns, write_lines
 from expdb.formats.episodes import StoredEpisode, check_buffer, read_episodes, split_of
 from expdb.formats.patches import apply, diff
-from expdb.formats.records import Item, Records, digest_of
+from expdb.formats.records import UNEXPECTED, Item, Records, digest_of
 from expdb.formats.storing import Rollout, Unreadable
 
 VERSION = "ATIF-v1.8"
@@ -94,9 +95,11 @@ def read_atif(records: Records, names: Mapping[str, str]) -> Iterator[Item]:
             continue
         try:
             check_document(record.values)
-            yield from rollouts_of(record.source, record.values)
-        except InvalidValue as error:
-            yield Unreadable(record.source, str(error))
+            rollouts = rollouts_of(record.source, record.values)
+        except (InvalidValue, *UNEXPECTED) as error:
+            yield Unreadable(record.source, f"{error or type(error).__name__}")
+            continue
+        yield from rollouts
 
 
 class _Parent(NamedTuple):
@@ -126,9 +129,11 @@ def _rollouts(
         episode |= {"parent": parent.episode_id, "relation": "subagent"}
         episode["parent_step"] = _step_of_reference(parent.steps, document.get("trajectory_id"))
         about["place"] = parent.place
+    if not any(step["source"] == "agent" for step in document["steps"]):
+        raise InvalidValue(
+            f"the trajectory {name!r} has no step of an agent, so nothing can be stored; remove it"
+        )
     turns, final = _turns(document)
-    if not turns:
-        raise InvalidValue("the trajectory has no step of an agent; remove the document")
     times = [turn["execute_time"] for turn in turns if "execute_time" in turn]
     if times:
         episode |= {"started": times[0], "ended": times[-1]}
@@ -137,7 +142,10 @@ def _rollouts(
     if isinstance(own, dict):  # `write_atif` has written the document
         episode |= {key: own[key] for key in _OWN_COLUMNS if key in own}
         turns[-1]["reward"] = own.get("reward")
-        scores = [{"name": key, "value": value} for key, value in own.get("scores", {}).items()]
+        own_scores = own.get("scores") or {}
+        if not isinstance(own_scores, Mapping):
+            raise InvalidValue("extra.expdb.scores must be an object of numbers; correct it")
+        scores = [{"name": key, "value": value} for key, value in own_scores.items()]
     yield Rollout(
         record=name, digest=content, steps=turns, final=final, scores=scores, types=TYPES,
         episode={**episode, "episode_id": name, "episode_tags": {"atif": about}}, source=source,
@@ -395,17 +403,27 @@ def write_atif(
         return write_lines(path, (document for _, document in documents))
     if path.exists():
         raise TargetExists(f"{path} exists; name a new folder")
-    count = 0
+    names: set[str] = set()
     with new_file(path) as draft:
         draft.mkdir()
         for name, document in documents:
             text = json.dumps(document, ensure_ascii=False, indent=1)
-            file = draft / f"{quote(name, safe='')[:200]}.json"
-            if file.exists():
-                file = draft / f"{count}.json"
-            file.write_bytes(text.encode("utf-8", "surrogatepass"))
-            count += 1
-    return count
+            file = _file_name(name, names)
+            names.add(file)
+            (draft / file).write_bytes(text.encode("utf-8", "surrogatepass"))
+    return len(names)
+
+
+def _file_name(name: str, taken: Collection[str]) -> str:
+    """Return an unused file name for a document; readers of folders skip names like ".a"."""
+    quoted = quote(name, safe="")[:180] or "_"
+    if quoted[0] in "._":
+        quoted = f"%{ord(quoted[0]):02X}{quoted[1:]}"
+    numbers = itertools.count(1)
+    file = f"{quoted}.json"
+    while file.lower() in taken or file in taken:
+        file = f"{quoted}-{next(numbers)}.json"
+    return file
 
 
 def _documents(
@@ -430,7 +448,12 @@ def _documents(
     for row in rows:
         if row["relation"] == "subagent":
             children.setdefault(row["parent_episode"], []).append(row["episode"])
-    embedded = {child for parent in chosen for child in children.get(parent, ())}
+    embedded: set[int] = set()
+    parents = list(chosen)
+    while parents:
+        below = [child for child in children.get(parents.pop(), ()) if child not in embedded]
+        embedded.update(below)
+        parents += below
     part = split_of(split, split_by)
     for episode in read_episodes(buffer, where, fields, part):
         if episode.columns["episode"] in embedded:
@@ -449,21 +472,23 @@ def _document(
     children: Mapping[int, list[int]],
 ) -> dict[str, Any]:
     columns, turns = episode.columns, episode.steps
-    for turn in turns:
-        if not isinstance(turn["action"], dict):
-            raise InvalidValue(
-                f"step {turn['step']} of episode {columns['episode_id']!r} has no message in "
-                "'action'; select the steps of conversations with a query"
-            )
+    check_turns(episode, {"messages": "messages", "action": "action"})
     final = turns[-1] if turns else {}
-    steps = build_steps(turns, final.get("next_messages"))
+    try:
+        steps = build_steps(turns, final.get("next_messages"))
+    except UNEXPECTED as error:
+        raise InvalidValue(
+            f"the messages of episode {columns['episode_id']!r} cannot be ATIF steps ({error}); "
+            "select other episodes with a query"
+        ) from None
     for turn in turns:
         for index, patch in (turn.get("atif") or {}).items():
             steps[int(index)] = apply(steps[int(index)], patch)
     for index, patch in (final.get("next_atif") or {}).items():
         steps[int(index)] = apply(steps[int(index)], patch)
     about = columns["episode_tags"].get("atif")
-    root = about["document"] if isinstance(about, dict) else _new_root(episode)
+    root = about.get("document") if isinstance(about, dict) else None
+    root = root if isinstance(root, dict) and "agent" in root else _new_root(episode)
     if turns and (tools := turns[0].get("tools")):
         root = {**root, "agent": {**root["agent"], "tool_definitions": tools}}
     document = {**root, "steps": steps}

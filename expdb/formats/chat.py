@@ -13,6 +13,7 @@ from expdb.errors import InvalidValue, warn
 from expdb.export import new_file
 from expdb.formats.episodes import StoredEpisode, check_buffer, read_episodes, split_of
 from expdb.formats.records import (
+    UNEXPECTED,
     Item,
     Records,
     check_names,
@@ -47,8 +48,8 @@ def read_chats(records: Records, names: Mapping[str, str]) -> Iterator[Item]:
             continue
         try:
             yield _rollout(record.source, record.values, names, warned)
-        except InvalidValue as error:
-            yield Unreadable(record.source, str(error))
+        except (InvalidValue, *UNEXPECTED) as error:
+            yield Unreadable(record.source, str(error) or type(error).__name__)
 
 
 def _rollout(
@@ -81,7 +82,10 @@ def _rollout(
     if not isinstance(metadata, Mapping):
         metadata = {"metadata": metadata}
     _warn_of_likely_names(renamed, warned)
-    tags = {**episode.pop("episode_tags", {}), **metadata, **renamed}
+    own_tags = episode.pop("episode_tags", {})
+    if not isinstance(own_tags, Mapping):
+        raise InvalidValue(f"episode_tags must be an object, got {own_tags!r}; correct it")
+    tags = {**own_tags, **metadata, **renamed}
     if tags := {name: value for name, value in tags.items() if value is not None}:
         episode["episode_tags"] = tags
     return Rollout(
@@ -220,12 +224,18 @@ def conversations_of(
 ) -> Iterator[dict[str, Any]]:
     """Yield the conversations of episodes as records."""
     field_of, part = field_names(buffer, names), split_of(split, split_by)
+    used: set[str] = set()
     for episode in read_episodes(buffer, where, list(field_of.values()), part):
         chains = list(chains_of(episode, field_of))
         for number, (messages, step) in enumerate(chains):
-            suffix = f"#{number}" if len(chains) > 1 else ""
-            record = {"id": f"{episode.columns['episode_id']}{suffix}", "messages": messages}
-            yield record | _details(episode, step, field_of)
+            name = str(episode.columns["episode_id"]) + (f"#{number}" if len(chains) > 1 else "")
+            while name in used:  # another episode has this id
+                name += "'"
+            used.add(name)
+            record = {"id": name, "messages": messages} | _details(episode, step, field_of)
+            if number < len(chains) - 1:
+                record.pop("reward", None)  # the last conversation has the return of the episode
+            yield record
         if progress is not None:
             progress(1)
 
@@ -252,24 +262,35 @@ def field_names(buffer: expdb.ReplayBuffer, names: Mapping[str, str] | None) -> 
     return field_of
 
 
+def check_turns(episode: StoredEpisode, field_of: Mapping[str, str]) -> None:
+    """Raise InvalidValue unless the steps of an episode are turns of conversations."""
+    for step in episode.steps:
+        for part in ("messages", "action"):
+            value = step[field_of[part]]
+            messages = [value] if part == "action" else [] if value is None else value
+            if not isinstance(messages, list) or not all(
+                isinstance(message, dict) and isinstance(message.get("role"), str)
+                for message in messages
+            ):
+                raise InvalidValue(
+                    f"step {step['step']} of episode {episode.columns['episode_id']!r} has no "
+                    f"{'message' if part == 'action' else 'messages'} with a role in "
+                    f"{field_of[part]!r}; select the steps of conversations with a query"
+                )
+
+
 def chains_of(
     episode: StoredEpisode, field_of: Mapping[str, str]
 ) -> Iterator[tuple[list[Any], dict[str, Any]]]:
     """Yield the conversations of an episode, each with its last step."""
+    check_turns(episode, field_of)
     chain: list[Any] = []
     last: dict[str, Any] | None = None
     for step in episode.steps:
-        before, answer = step[field_of["messages"]], step[field_of["action"]]
-        if not isinstance(answer, dict) or not isinstance(before or [], list):
-            raise InvalidValue(
-                f"step {step['step']} of episode {episode.columns['episode_id']!r} has no message "
-                f"in {field_of['action']!r} or no list in {field_of['messages']!r}; select the "
-                "steps of conversations with a query"
-            )
-        before = before or []
+        before = step[field_of["messages"]] or []
         if last is not None and before[: len(chain)] != chain:
             yield chain, last
-        chain, last = [*before, answer], step
+        chain, last = [*before, step[field_of["action"]]], step
     if last is None:
         return
     final = last.get(f"next_{field_of['messages']}") or []

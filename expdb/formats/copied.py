@@ -15,6 +15,7 @@ from expdb.formats.exported import plain_value
 from expdb.formats.importing import BATCH_ROLLOUTS, BATCH_STEPS
 from expdb.formats.records import digest_of
 from expdb.formats.storing import Rollout, find_records, store_rollouts
+from expdb.names import FORK_RELATIONS
 from expdb.storage.reading.annotations import NO_VERSION, decoded
 
 EPISODES_AT_ONCE = 64
@@ -30,14 +31,30 @@ Transform = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
 
 class _Names(NamedTuple):
-    """The ids of the copies."""
+    """The ids of the copies, and which episodes their children can have as parents."""
 
+    location: str  # location and buffer of the source
     prefix: str
-    episodes: dict[int, str]  # by the numbers of the episodes in the source
+    episodes: dict[int, str]  # `episode_id` in the source of the episodes that are copied
+    cut: set[int]  # numbers of episodes of which steps are missing
+    without_parent: list[str]  # ids of the copies that lost their relation
+
+    @classmethod
+    def in_source(
+        cls, source: expdb.ReplayBuffer, rows: Sequence[Mapping[str, Any]], prefixed: bool
+    ) -> _Names:
+        location = source._database.location.partition("?")[0]
+        prefix = f"{Path(location.rsplit('/', 1)[-1]).stem}/" if prefixed else ""
+        episodes = {row["episode"]: row["episode_id"] for row in rows}
+        return cls(f"{location} {source.name}", prefix, episodes, set(), [])
 
     def of(self, name: str | None) -> str | None:
         """Return an id of the source as it is in the copy."""
         return None if name is None else f"{self.prefix}{name}"
+
+    def key(self, episode_id: str) -> str:
+        """Return the id of the record of an episode, for `imports`."""
+        return f"{self.location}: {self.prefix}{episode_id}"
 
 
 def copy_episodes(
@@ -54,17 +71,21 @@ def copy_episodes(
     `target` is None if it does not exist yet; `create` creates it when the first episode is ready.
     """
     rows = source.episodes(where).to_pylist()
-    numbers = source.episodes().select(["episode", "episode_id"]).to_pylist()
-    location = source._database.location
-    prefix = f"{Path(location.rsplit('/', 1)[-1]).stem}/" if on_conflict == "prefix" else ""
-    names = _Names(prefix, {row["episode"]: row["episode_id"] for row in numbers})
+    names = _Names.in_source(source, rows, on_conflict == "prefix")
     known: Mapping[str, Any] = {}
-    stored: set[str] = set()
-    if target is not None:
-        known = find_records(target._store, [_key(source, row["episode_id"]) for row in rows])
-        _refuse_conflicts(source, rows, target, names, on_conflict, known)
-        stored = set(target.episodes()["episode_id"].to_pylist())
+    equal: set[str] = set()
     positions = None if where is None else _matching(source, where)
+    if target is not None:
+        known = find_records(target._store, [names.key(row["episode_id"]) for row in rows])
+        _refuse_conflicts(rows, target, names, on_conflict, known)
+        stored = set(target.episodes()["episode_id"].to_pylist())
+        both = [
+            row
+            for row in rows
+            if names.of(row["episode_id"]) in stored and names.key(row["episode_id"]) not in known
+        ]
+        _require_equal(source, target, both, positions, transform)
+        equal = {str(names.of(row["episode_id"])) for row in both}
     count, done, waiting = 0, 0, list[Rollout]()
     found = False
     for rollout in _rollouts(source, rows, names, positions, transform):
@@ -73,10 +94,8 @@ def copy_episodes(
             continue
         found = True
         target = target or create()
-        if rollout.episode["episode_id"] in stored and rollout.record not in known:
-            _require_equal(target, rollout)  # on_conflict="skip_equal"
-            continue
-        waiting.append(rollout)
+        if rollout.episode["episode_id"] not in equal:
+            waiting.append(rollout)
         steps = sum(each.length for each in waiting)
         if len(waiting) >= BATCH_ROLLOUTS or steps >= BATCH_STEPS:
             count += _store(target, waiting)
@@ -90,12 +109,13 @@ def copy_episodes(
             f"copy() copied no step of buffer {source.name!r}, because transform= returned None "
             "for all of them; return the changed values"
         )
+    if names.without_parent:
+        warn(
+            f"{len(names.without_parent)} episodes are copied without their relation, such as "
+            f"{names.without_parent[0]!r}, because steps of their parents are not copied; select "
+            "the parents too"
+        )
     return count
-
-
-def _key(source: expdb.ReplayBuffer, episode_id: str) -> str:
-    """Return the id of the record of an episode, for `imports`."""
-    return f"{source._database.location} {source.name}: {episode_id}"
 
 
 def _matching(source: expdb.ReplayBuffer, where: Any) -> np.ndarray:
@@ -104,7 +124,6 @@ def _matching(source: expdb.ReplayBuffer, where: Any) -> np.ndarray:
 
 
 def _refuse_conflicts(
-    source: expdb.ReplayBuffer,
     rows: Sequence[Mapping[str, Any]],
     target: expdb.ReplayBuffer,
     names: _Names,
@@ -117,8 +136,7 @@ def _refuse_conflicts(
     """
     stored = target.episodes().select(["episode_id", "group_id", "run"]).to_pylist()
     if known:  # the copy was interrupted
-        start = len(_key(source, ""))
-        own = {names.of(key[start:]) for key in known}
+        own = {names.of(row["episode_id"]) for row in rows if names.key(row["episode_id"]) in known}
         stored = [row for row in stored if row["episode_id"] not in own]
     if on_conflict is None and (stored or not known):
         raise TargetExists(
@@ -154,26 +172,44 @@ def _store(target: expdb.ReplayBuffer, rollouts: Sequence[Rollout]) -> int:
         reason = report.refused[0]
         if "was imported before" in reason:
             reason = (
-                f"{reason.partition(':')[0]}, which an earlier copy with other arguments has "
-                "stored; drop the buffer, or copy to another name"
+                f"{reason.partition(':')[0]}, which differs from its earlier copy; drop the "
+                "buffer, or copy to another name"
             )
         raise InvalidValue(f"the copy stopped at {reason}")
     target._evict_and_report()
     return report.steps
 
 
-def _require_equal(target: expdb.ReplayBuffer, rollout: Rollout) -> None:
-    """Raise EpisodeMismatch unless the target has an equal episode."""
-    name = rollout.episode["episode_id"]
-    rows = target.episodes({"episode_id": name}).to_pylist()
-    numbers = target.episodes().select(["episode", "episode_id"]).to_pylist()
-    names = _Names("", {row["episode"]: row["episode_id"] for row in numbers})
-    stored = list(_rollouts(target, rows, names, None, None))
-    if not stored or stored[0].digest != rollout.digest:
-        raise EpisodeMismatch(
-            f"buffer {target.name!r} already has an episode {name!r} with other values; pass "
-            'on_conflict="prefix" to rename the copies'
+def _require_equal(
+    source: expdb.ReplayBuffer,
+    target: expdb.ReplayBuffer,
+    rows: Sequence[Mapping[str, Any]],
+    positions: np.ndarray | None,
+    transform: Transform | None,
+) -> None:
+    """Raise EpisodeMismatch unless the target has equal episodes for these rows of the source."""
+    if not rows:
+        return
+    wanted = {row["episode_id"] for row in rows}
+    all_rows = source.episodes().to_pylist(), target.episodes().to_pylist()
+    theirs, ours = (
+        {
+            rollout.episode["episode_id"]: rollout.digest
+            for rollout in _rollouts(
+                buffer, [row for row in own if row["episode_id"] in wanted],
+                _Names.in_source(buffer, own, False), chosen, change,
+            )
+        }
+        for buffer, own, chosen, change in (
+            (source, all_rows[0], positions, transform), (target, all_rows[1], None, None),
         )
+    )  # fmt: skip
+    for name, digest in theirs.items():
+        if ours.get(name) != digest:
+            raise EpisodeMismatch(
+                f"buffer {target.name!r} already has an episode {name!r} with other values, so "
+                'nothing was copied; pass on_conflict="prefix" to rename the copies'
+            )
 
 
 def _rollouts(
@@ -207,6 +243,11 @@ def _rollouts(
                 own = [step for step, keep in zip(own, inside, strict=True) if keep]
             rollout = _rollout(source, row, own, scores.get(row["episode_id"], []), names)
             kept = _transformed(rollout, transform)
+            shared = 0 if row["parent_position"] is None else row["parent_step"] or 0
+            if len(kept) + shared < row["length"]:
+                names.cut.add(row["episode"])
+            if not kept:
+                names.episodes.pop(row["episode"], None)
             _annotate(source, rollout, [own[index]["position"] for index in kept])
             rollout.digest = _digest(rollout)
             yield rollout
@@ -228,13 +269,16 @@ def _rollout(
     if row["episode_tags"] is not None:
         episode["episode_tags"] = json.loads(row["episode_tags"])
     parent = names.episodes.get(row["parent_episode"])
-    episode["parent"] = names.of(parent)
-    if parent is None:
-        episode.pop("relation", None)
+    if row["relation"] in FORK_RELATIONS and row["parent_episode"] in names.cut:
+        parent = None
+    if parent is None and row["relation"] is not None:
+        names.without_parent.append(str(episode["episode_id"]))
+        del episode["relation"]
         episode.pop("parent_step", None)
+    episode["parent"] = names.of(parent)
     places = {step["position"]: index for index, step in enumerate(steps)}
     rollout = Rollout(
-        record=_key(source, row["episode_id"]), digest=b"", episode=episode,
+        record=names.key(row["episode_id"]), digest=b"", episode=episode,
         steps=[_step(step, row, stats) for step in steps], types=stats,
         source=f"episode {row['episode_id']!r}",
     )  # fmt: skip
@@ -281,6 +325,11 @@ def _transformed(rollout: Rollout, transform: Transform | None) -> list[int]:
         for step in rollout.steps
     ]
     kept = [index for index, step in enumerate(changed) if step is not None]
+    if rollout.episode.get("episode_return") is not None:
+        before = sum(rollout.steps[index].get("reward") or 0.0 for index in kept)
+        after = sum(_reward_of(changed[index]) for index in kept)
+        if before != after:
+            rollout.episode["episode_return"] += after - before
     places = {index: place for place, index in enumerate(kept)}
     rollout.steps = [step for step in changed if step is not None]
     if rollout.final is not None:
@@ -295,6 +344,11 @@ def _transformed(rollout: Rollout, transform: Transform | None) -> list[int]:
     if rollout.priorities:
         rollout.priorities = [rollout.priorities[index] for index in kept]
     return kept
+
+
+def _reward_of(step: Mapping[str, Any] | None) -> float:
+    reward = None if step is None else step.get("reward")
+    return float(reward) if isinstance(reward, (int, float)) else 0.0
 
 
 def _changed(transform: Transform, values: dict[str, Any], what: str) -> dict[str, Any] | None:

@@ -31,6 +31,8 @@ class Record(NamedTuple):
 
 
 Item = Rollout | Unreadable
+# Errors that values of unexpected types cause in a reader of untrusted files.
+UNEXPECTED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 Records = Iterator[Record | Unreadable]
 
 

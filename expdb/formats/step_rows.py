@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from expdb.errors import InvalidValue
-from expdb.formats.records import Item, Record, Records, digest_of, parsed, rename, split_episode
+from expdb.formats.records import (
+    UNEXPECTED,
+    Item,
+    Record,
+    Records,
+    digest_of,
+    parsed,
+    rename,
+    split_episode,
+)
 from expdb.formats.storing import RECORD_NAMES, Rollout, Unreadable
 from expdb.names import STEP_KEYS
 
@@ -52,8 +61,8 @@ def read_steps(open_records: Callable[[], Records], names: Mapping[str, str]) ->
                 )
             named = [(row, _renamed(row, names)) for row, _ in rows]
             yield _rollout(source, named, names)
-        except InvalidValue as error:
-            yield Unreadable(source, str(error))
+        except (InvalidValue, *UNEXPECTED) as error:
+            yield Unreadable(source, str(error) or type(error).__name__)
 
 
 def _count_rows(

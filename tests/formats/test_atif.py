@@ -199,11 +199,50 @@ def test_documents_are_written_to_a_new_folder(scratch, tmp_path):
         formats.write_atif(scratch, tmp_path / "out")
 
 
+def test_each_document_of_a_folder_has_its_own_file(new_buffer, tmp_path):
+    buffer, again = new_buffer(), new_buffer()
+    ids = ["2", "a", "A", "A" * 300 + "x", "A" * 300 + "y", ".hid", "_under", "..", "../../evil"]
+    load(buffer, *[{**DOCUMENT, "trajectory_id": id} for id in ids])
+    assert formats.write_atif(buffer, tmp_path / "out") == len(ids)
+    assert len(list((tmp_path / "out").iterdir())) == len(ids)
+    report = formats.import_rollouts(again, formats.read(tmp_path / "out"))
+    assert (report.episodes, report.refused) == (2 * len(ids), [])
+
+
+def test_grandchildren_are_embedded_once(scratch, tmp_path):
+    message = {"role": "assistant", "content": "x"}
+    for name, parent in (("p", None), ("c", "p"), ("g", "c")):
+        relation = {"parent": parent, "relation": "subagent"} if parent else {}
+        scratch.store(
+            episode_id=name,
+            messages=[{"role": "user", "content": "?"}],
+            action=message,
+            terminated=True,
+            **relation,
+        )
+    where = expdb.QueryBuilder().in_("episode_id", ["p", "g"])
+    (document,) = exported(scratch, tmp_path / "a.jsonl", where=where)
+    assert document["subagent_trajectories"][0]["subagent_trajectories"][0]["trajectory_id"] == "g"
+
+
+def test_a_tag_named_atif_of_another_origin_is_no_document(scratch, tmp_path):
+    message = {"role": "assistant", "content": "x"}
+    scratch.store(
+        episode_id="a",
+        messages=[{"role": "user", "content": "?"}],
+        action=message,
+        episode_tags={"atif": {"x": 1}},
+        terminated=True,
+    )
+    (document,) = exported(scratch, tmp_path / "a.jsonl")
+    assert document["trajectory_id"] == "a"
+
+
 def test_a_failed_export_leaves_nothing(scratch, tmp_path):
     load(scratch, DOCUMENT)
     scratch.store(episode_id="text", messages=[], action="no message", terminated=True)
     for name in ("out", "a.jsonl"):
-        with pytest.raises(expdb.InvalidValue, match="has no message in 'action'"):
+        with pytest.raises(expdb.InvalidValue, match="has no message with a role in 'action'"):
             formats.write_atif(scratch, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
@@ -213,6 +252,21 @@ def test_a_failed_export_leaves_nothing(scratch, tmp_path):
     [
         ({"schema_version": "ATIF-v2.0"}, "is not one of ATIF-v1.0 to ATIF-v1.8"),
         ({"steps": []}, "no step of an agent"),
+        ({"steps": [{"step_id": 1, "source": "user", "message": ""}]}, "no step of an agent"),
+        ({"extra": {"expdb": {"scores": [1]}}}, "scores must be an object"),
+        (
+            {
+                "steps": [
+                    {
+                        "step_id": 1,
+                        "source": "agent",
+                        "message": "",
+                        "timestamp": "0001-01-01T00:00:00+23:59",
+                    }
+                ]
+            },
+            "year 0",
+        ),
         ({"agent": {"name": "x"}}, "agent.version: Field required"),
         ({"unknown": 1}, "unknown: Extra inputs are not permitted"),
         ({"steps": [{"step_id": 2, "source": "agent", "message": ""}]}, "is not sequential"),

@@ -160,7 +160,7 @@ def test_a_changed_copy_continues_after_an_error(tmp_path, monkeypatch):
     with pytest.raises(expdb.InvalidValue, match="transform= raised OSError"):
         expdb.copy(*arguments, transform=redact)
     assert expdb.copy(*arguments, transform=redact) == {"train": 6}
-    with pytest.raises(expdb.InvalidValue, match="an earlier copy with other arguments"):
+    with pytest.raises(expdb.InvalidValue, match="which differs from its earlier copy"):
         expdb.copy(*arguments, transform=lambda values: values)
     with expdb.open(tmp_path / "b.db") as db:
         assert len(db.buffer("train")) == 18
@@ -248,6 +248,99 @@ def test_an_interrupted_copy_of_episodes_continues(tmp_path, monkeypatch):
         expdb.copy(*arguments, where="step >= 0", on_conflict="error", progress=stop)
     assert expdb.copy(*arguments, where="step >= 0", on_conflict="error") == {"train": 6}
     assert read(tmp_path / "b.db") == read(tmp_path / "a.db")
+
+
+def test_changed_rewards_change_the_return(tmp_path):
+    fill(tmp_path / "a.db")
+    expdb.copy(
+        tmp_path / "a.db", tmp_path / "b.db", transform=lambda v: {**v, "reward": 0.5}
+        if "reward" in v else v,
+    )  # fmt: skip
+    with expdb.open(tmp_path / "b.db") as db:
+        assert db.buffer("train").episodes()["episode_return"].to_pylist() == [1.5] * 4
+        assert db.check() == []
+
+
+def test_children_of_parents_that_are_not_copied_lose_their_relation_with_a_warning(tmp_path):
+    with expdb.open(tmp_path / "a.db") as db:
+        buffer = db.buffer("train")
+        with buffer.episode("t", episode_id="p") as episode:
+            for step in range(3):
+                episode.append(x=step, reward=0.0)
+        buffer.store(
+            episode_id="c", x=1, reward=1.0, parent="p", relation="subagent", terminated=True
+        )
+        with buffer.fork("p", at_step=2, episode_id="f") as fork:
+            fork.append(x=9, reward=1.0)
+    for where, kept in (("reward > 0", []), ("step >= 1 or reward > 0", ["c"])):
+        with pytest.warns(expdb.ExpDBWarning, match="copied without their relation"):
+            expdb.copy(tmp_path / "a.db", tmp_path / f"{len(kept)}.db", where=where)
+        with expdb.open(tmp_path / f"{len(kept)}.db") as db:
+            rows = db.buffer("train").episodes().to_pylist()
+            assert [row["episode_id"] for row in rows if row["relation"]] == kept
+            assert {"c", "f"} <= {row["episode_id"] for row in rows}
+            assert db.check() == []
+
+
+def test_missing_steps_of_children_count_in_their_length(tmp_path):
+    with expdb.open(tmp_path / "a.db") as db:
+        buffer = db.buffer("train")
+        buffer.store(episode_id="p", x=0, reward=0.0, terminated=True)
+        with buffer.episode("t", episode_id="c", parent="p", relation="subagent") as episode:
+            episode.append(x=1, reward=1.0)
+            episode.append(x=2, reward=2.0)
+        with buffer.fork("p", at_step=1, episode_id="f") as fork:
+            fork.append(x=1, reward=1.0)
+            fork.append(x=2, reward=2.0)
+        buffer.delete("reward = 1")
+    expdb.copy(tmp_path / "a.db", tmp_path / "b.db", on_conflict="error")
+    assert read(tmp_path / "b.db") == read(tmp_path / "a.db")
+
+
+def test_a_fork_whose_parent_later_got_earlier_steps_is_refused(tmp_path):
+    with expdb.open(tmp_path / "a.db") as db:
+        buffer = db.buffer("train")
+        parent = buffer.episode("t", episode_id="p")
+        parent.append(x=0)
+        parent.append(x=1)
+        parent.flush()
+        with buffer.fork("p", at_step=2, episode_id="f") as fork:
+            fork.append(x=9)
+        parent.append(x=100, agent_id="other")
+        parent.end()
+    with pytest.raises(expdb.InvalidValue, match="their order cannot be restored"):
+        expdb.copy(tmp_path / "a.db", tmp_path / "b.db", on_conflict="error")
+    expdb.copy(tmp_path / "a.db", tmp_path / "c.db")
+
+
+def test_many_equal_episodes_are_compared_together(tmp_path, monkeypatch):
+    fill(tmp_path / "a.db", count=300)
+    expdb.copy(tmp_path / "a.db", tmp_path / "b.db")
+    scans = []
+    original = expdb.ReplayBuffer.scan
+    monkeypatch.setattr(
+        expdb.ReplayBuffer, "scan", lambda *a, **k: scans.append(1) or original(*a, **k)
+    )
+    copied = expdb.copy(tmp_path / "a.db", tmp_path / "b.db", on_conflict="skip_equal")
+    assert copied == {"train": 0}
+    assert len(scans) <= 20
+
+
+def test_a_conflict_is_found_before_anything_is_copied(tmp_path):
+    fill(tmp_path / "a.db", count=3)
+    with expdb.open(tmp_path / "b.db") as db:
+        db.buffer("train").store(episode_id="e2", obs=[9.0], terminated=True)
+    with pytest.raises(errors.EpisodeMismatch, match="with other values, so nothing was copied"):
+        expdb.copy(tmp_path / "a.db", tmp_path / "b.db", on_conflict="skip_equal")
+    with expdb.open(tmp_path / "b.db") as db:
+        assert len(db.buffer("train")) == 1
+
+
+def test_a_buffer_name_with_a_colon_does_not_confuse_copies(tmp_path):
+    fill(tmp_path / "a.db", name="a: b")
+    for expected in (12, 0):
+        copied = expdb.copy(tmp_path / "a.db", tmp_path / "b.db", on_conflict="error")
+        assert copied == {"a: b": expected}
 
 
 def test_relations_are_kept_between_copied_episodes(tmp_path):
