@@ -173,7 +173,9 @@ def rollouts_of_trace(trace: str, spans: Sequence[Span], source: str) -> Iterato
         )
     agents = sorted(calls, key=lambda owner: (_depth(owner, owners), calls[owner][0].start))
     for owner in agents:
-        own, agent = calls[owner], by_id.get(owner)
+        own = calls[owner]
+        around = _agents_around(own[0], by_id)
+        agent = by_id[owner] if owner else next(iter(around[-1:]), None)
         name = trace if not owner else f"{trace}/{owner}"
         parent = _parent_of(owner, owners, calls)
         turns = [_turn(span) for span in own]
@@ -204,16 +206,22 @@ def rollouts_of_trace(trace: str, spans: Sequence[Span], source: str) -> Iterato
         )  # fmt: skip
 
 
-def _owner_of(span: Span, by_id: Mapping[str, Span]) -> str:
-    """Return the closest span of an agent around a span; "" for the outermost agent."""
-    chain = []
+def _agents_around(span: Span, by_id: Mapping[str, Span]) -> list[Span]:
+    """Return the spans of agents around a span, the closest first."""
+    agents = []
     seen = set[str]()
     while span.parent in by_id and span.parent not in seen:
         seen.add(span.parent)
         span = by_id[span.parent]
         if span.is_agent:
-            chain.append(span.id)
-    return chain[0] if len(chain) > 1 else ""
+            agents.append(span)
+    return agents
+
+
+def _owner_of(span: Span, by_id: Mapping[str, Span]) -> str:
+    """Return the closest span of an agent around a span; "" for the outermost agent."""
+    agents = _agents_around(span, by_id)
+    return agents[0].id if len(agents) > 1 else ""
 
 
 def _parent_of(

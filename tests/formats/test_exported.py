@@ -1,5 +1,6 @@
 """Exports and archives are imported again with every value."""
 
+import datetime as dt
 import json
 
 import kept_files
@@ -191,3 +192,166 @@ def test_the_history_of_scores_is_a_column_only_if_there_are_scores(new_buffer, 
         "judge", 1.0, "v1", True,
     )  # fmt: skip
     assert isinstance(parquet.read_schema(tmp_path / "b.parquet"), pa.Schema)
+
+
+def test_scores_keep_their_order(new_buffer, tmp_path):
+    buffer, copy = new_buffer(), new_buffer()
+    with buffer.episode("t", episode_id="a") as episode:
+        episode.append(x=1)
+        episode.append(x=2)
+    buffer.score(episode_id="a", name="judge", value=1.0)
+    buffer.score([0], name="judge", value=2.0)
+    buffer.score([1], name="judge", value=3.0)
+    buffer.score(episode_id="a", name="format", value=4.0)
+    reimport(buffer, copy, tmp_path / "a.parquet")
+    assert contents(copy) == contents(buffer)
+
+
+def test_files_of_different_buffers_keep_their_own_relations(new_buffer, tmp_path):
+    first, second, copy = new_buffer(), new_buffer(), new_buffer()
+    for name in ("p", "q"):
+        first.store(
+            episode_id=name, x=1, terminated=True,
+            **({} if name == "p" else {"parent": "p", "relation": "subagent"}),
+        )  # fmt: skip
+    second.store(episode_id="other", x=1, terminated=True)
+    export(first, tmp_path / "a.parquet")
+    export(second, tmp_path / "b.parquet")
+    assert formats.import_rollouts(copy, formats.read(tmp_path)).refused == []
+    assert copy.lineage("p")["episode_id"].to_pylist() == ["p", "q"]
+
+
+def test_different_episodes_of_one_name_are_refused(tmp_path, new_buffer):
+    for run in ("one", "two"):
+        with expdb.open(tmp_path / f"{run}.db", run=run) as db:
+            db.buffer("train").store(episode_id="same", x=1, terminated=True)
+            db.buffer("train").store(episode_id=run, x=1, terminated=True)
+            export(db.buffer("train"), tmp_path / f"{run}.parquet")
+    paths = [tmp_path / "one.parquet", tmp_path / "two.parquet"]
+    report = formats.import_rollouts(new_buffer(), formats.read(*paths))
+    assert report.episodes == 2
+    (reason,) = report.refused
+    assert "different episodes of this name, from different runs" in reason
+
+
+def test_two_exports_of_a_growing_buffer_are_imported_once(new_buffer, tmp_path):
+    buffer, copy = new_buffer(), new_buffer()
+    with buffer.episode("t", episode_id="a") as episode:
+        episode.append(x=1)
+        episode.flush()
+        export(buffer, tmp_path / "a.parquet")
+        episode.append(x=2)
+    buffer.annotate([0], adv=[1.0])
+    export(buffer, tmp_path / "b.parquet")
+    assert formats.import_rollouts(copy, formats.read(tmp_path)).refused == []
+    assert contents(copy) == contents(buffer)
+
+
+def test_an_unchanged_episode_is_known_whatever_else_a_file_contains(new_buffer, tmp_path):
+    buffer, copy = new_buffer(), new_buffer()
+    with buffer.episode("t", episode_id="a") as episode:
+        episode.append(x=1, obs=[1.0, 2.0])
+        episode.append(x=2, obs=[1.0, 2.0])
+    reimport(buffer, copy, tmp_path / "0.parquet")
+    buffer.store(episode_id="b", x=1, late=2.5, terminated=True)
+    buffer.store(episode_id="c", late=2.5, terminated=True)
+    buffer.score(episode_id="b", name="judge", value=1.0)
+    buffer.annotate([2], adv=[1.0])
+    for number, where in enumerate((None, {"episode_id": "a"}, "episode_id != 'b'"), 1):
+        path = tmp_path / f"{number}.parquet"
+        export(buffer, path, where)
+        report = formats.import_rollouts(copy, formats.read(path))
+        assert report.refused == []
+        assert report.known >= 1
+
+
+def test_a_parent_whose_first_steps_were_deleted_comes_first(new_buffer, tmp_path):
+    buffer, copy = new_buffer(), new_buffer()
+    parent = buffer.episode("t", episode_id="p")
+    parent.append(x=1)
+    parent.flush()
+    buffer.store(episode_id="c", x=2, parent="p", relation="subagent", terminated=True)
+    parent.append(x=3)
+    parent.end()
+    buffer.delete([0])
+    reimport(buffer, copy, tmp_path / "a.parquet")
+    assert copy.episodes()["episode_id"].to_pylist() == ["p", "c"]
+    assert copy.episodes()["length"].to_pylist() == [2, 1]
+
+
+def test_exports_with_timestamps_are_imported(new_buffer, tmp_path):
+    buffer, copy, batch = new_buffer(), new_buffer(), new_buffer()
+    buffer.store(episode_id="a", x=1, execute_time=1.5, terminated=True)
+    reimport(buffer, copy, tmp_path / "a.parquet", timestamps=True)
+    batch.store_batch(buffer.to_arrow(timestamps=True))
+    for found in (copy, batch):
+        assert found.get([found.added - 1], fields=["execute_time"])["execute_time"][0] == 1.5
+
+
+def test_a_field_with_the_name_of_the_history_is_kept(new_buffer, tmp_path):
+    buffer, copy = new_buffer(), new_buffer()
+    buffer.store(episode_id="a", score_history=7, terminated=True)
+    reimport(buffer, copy, tmp_path / "a.parquet")
+    assert copy.get([0])["score_history"].tolist() == [7]
+
+
+BROKEN = {
+    "agent_id": lambda table: table.drop_columns(["agent_id"]),
+    "policy versions": lambda table: table.drop_columns(["policy_version", "policy_version_end"]),
+    "no relation": lambda table: table.drop_columns(["relation", "parent_step"]),
+    "tags": lambda table: changed(table, "tags", "{"),
+    "episode_tags": lambda table: changed(table, "episode_tags", "[1"),
+    "json": lambda table: changed(table, "note", "{"),
+    "history": lambda table: changed(table, "score_history", "[{}]"),
+    "null position": lambda table: changed(table, "position", None),
+    "text position": lambda table: changed(table, "position", "x"),
+    "null episode": lambda table: changed(table, "episode", None),
+    "null episode_id": lambda table: changed(table, "episode_id", None),
+    "text priority": lambda table: changed(table, "priority", "x"),
+    "text x": lambda table: changed(table, "x", "text"),
+    "return": lambda table: changed(table, "episode_return", 99.0),
+    "text return": lambda table: changed(table, "episode_return", "x"),
+    "length": lambda table: changed(table, "length", 10**18),
+    "date": lambda table: table.append_column("day", pa.array([dt.date(2026, 1, 2)] * 2)),
+    "metadata": lambda table: table.replace_schema_metadata({"expdb": "{"}),
+    "metadata type": lambda table: table.replace_schema_metadata({"expdb": "null"}),
+    "metadata bytes": lambda table: table.replace_schema_metadata({"expdb": b"\xff\xfe"}),
+}  # fmt: skip
+
+
+def changed(table, name, value):
+    place = table.column_names.index(name)
+    return table.set_column(place, name, pa.array([value] * table.num_rows))
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_an_edited_export_is_refused_or_imported_without_damage(
+    new_buffer, module_db, tmp_path, kind
+):
+    buffer, copy = new_buffer(), new_buffer()
+    with buffer.episode("t", episode_id="a") as episode:
+        episode.append(x=1, note={"k": 1}, reward=1.0)
+        episode.append(x=2, note={"k": 2}, reward=1.0)
+    buffer.score(episode_id="a", name="judge", value=1.0)
+    buffer.update_priorities([0], [2.0])
+    export(buffer, tmp_path / "a.parquet")
+    table = BROKEN[kind](parquet.read_table(tmp_path / "a.parquet"))
+    parquet.write_table(table, tmp_path / "b.parquet")
+    report = formats.import_rollouts(copy, formats.read(tmp_path / "b.parquet"))
+    assert report.episodes + bool(report.refused) == 1
+    assert all("\n" not in reason and "restore a backup" not in reason for reason in report.refused)
+    assert module_db.check() == []
+
+
+def test_a_file_with_a_damaged_page_is_refused(new_buffer, tmp_path):
+    buffer, copy = new_buffer(), new_buffer()
+    with buffer.episode("t", episode_id="a") as episode:
+        for step in range(500):
+            episode.append(x=np.random.default_rng(step).random(8))
+    export(buffer, tmp_path / "a.parquet")
+    data = bytearray((tmp_path / "a.parquet").read_bytes())
+    data[len(data) // 3 : len(data) // 3 + 200] = bytes(200)
+    (tmp_path / "b.parquet").write_bytes(data)
+    report = formats.import_rollouts(copy, formats.read(tmp_path / "b.parquet"))
+    assert (report.episodes, len(copy)) == (0, 0)
+    assert report.refused
