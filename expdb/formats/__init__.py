@@ -16,7 +16,7 @@ from expdb.formats.hugging_face import write_dataset
 from expdb.formats.importing import import_rollouts, read
 from expdb.formats.minari import write_minari
 from expdb.formats.pairs import write_pairs
-from expdb.formats.storing import ImportReport, Rollout, Unreadable
+from expdb.formats.rollouts import ImportReport, Rollout, Unreadable
 
 __all__ = [
     "ImportReport",

@@ -27,7 +27,7 @@ from expdb.formats.chat import check_turns, write_lines
 from expdb.formats.episodes import StoredEpisode, check_buffer, read_episodes, split_of
 from expdb.formats.patches import apply, diff
 from expdb.formats.records import UNEXPECTED, Item, Records, digest_of
-from expdb.formats.storing import Rollout, Unreadable
+from expdb.formats.rollouts import Rollout, Unreadable
 
 VERSION = "ATIF-v1.8"
 TYPES: dict[str, Any] = {

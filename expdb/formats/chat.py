@@ -22,7 +22,7 @@ from expdb.formats.records import (
     rename,
     split_episode,
 )
-from expdb.formats.storing import RECORD_NAMES, Rollout, Unreadable
+from expdb.formats.rollouts import RECORD_NAMES, Rollout, Unreadable
 
 _NAMES = (
     "id", "messages", "tools", "reward", "scores", "metadata", *RECORD_NAMES,

@@ -14,7 +14,8 @@ from expdb.errors import EpisodeMismatch, InvalidValue, TargetExists, warn
 from expdb.formats.exported import plain_value
 from expdb.formats.importing import BATCH_ROLLOUTS, BATCH_STEPS
 from expdb.formats.records import digest_of
-from expdb.formats.storing import Rollout, find_records, store_rollouts
+from expdb.formats.rollouts import Rollout
+from expdb.formats.storing import find_records, store_rollouts
 from expdb.names import FORK_RELATIONS
 from expdb.storage.reading.annotations import NO_VERSION, decoded
 

@@ -23,7 +23,7 @@ from expdb.archive.parquet import HISTORY_KEYS, SCORE_HISTORY
 from expdb.chunks.fields import Field
 from expdb.errors import InvalidValue, warn
 from expdb.formats.records import DIGEST_BYTES, Item
-from expdb.formats.storing import Rollout, Unreadable
+from expdb.formats.rollouts import Rollout, Unreadable
 
 BATCH_ROWS = 4096
 _OF_EPISODE = (

@@ -16,7 +16,7 @@ from typing import Any
 from expdb.errors import InvalidValue
 from expdb.formats.atif import check_document, rollouts_of
 from expdb.formats.records import Item, digest_of
-from expdb.formats.storing import Rollout, Unreadable
+from expdb.formats.rollouts import Rollout, Unreadable
 
 TRAJECTORY = "trajectory.json"
 DEPTH = 3  # levels of folders below a source: jobs, trials

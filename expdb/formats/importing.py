@@ -18,9 +18,10 @@ from expdb.formats.harbor import is_harbor, read_harbor
 from expdb.formats.minari import is_minari, read_minari
 from expdb.formats.otlp import is_otlp, read_otlp
 from expdb.formats.records import Item, Record, Records, check_names
+from expdb.formats.rollouts import ImportReport, Rollout, Unreadable
 from expdb.formats.source_files import files_of, read_records, records_of_object
 from expdb.formats.step_rows import read_steps
-from expdb.formats.storing import ImportReport, Rollout, Unreadable, store_rollouts
+from expdb.formats.storing import store_rollouts
 from expdb.storage.writing.batches import table_of
 
 # Limits of one transaction.

@@ -15,7 +15,7 @@ from expdb.errors import DriverMissing, InvalidValue, warn
 from expdb.export import new_file
 from expdb.formats.episodes import StoredEpisode, check_buffer, read_episodes, split_of
 from expdb.formats.records import Item, digest_of
-from expdb.formats.storing import Rollout
+from expdb.formats.rollouts import Rollout
 
 METADATA = "metadata.json"  # the file of a dataset that describes the others
 

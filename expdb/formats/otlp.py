@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from expdb.errors import DriverMissing, InvalidValue
 from expdb.formats.records import Item, Records, digest_of
-from expdb.formats.storing import Rollout, Unreadable
+from expdb.formats.rollouts import Rollout, Unreadable
 
 TYPES = {
     "messages": "json", "action": "json", "tools": "json", "usage": "json", "request": "json",

@@ -12,7 +12,7 @@ import numpy as np
 
 from expdb.chunks.infer import plain
 from expdb.errors import InvalidValue
-from expdb.formats.storing import RECORD_NAMES, Rollout, Unreadable
+from expdb.formats.rollouts import RECORD_NAMES, Rollout, Unreadable
 from expdb.names import nearest
 
 # Columns that hold text; other formats often have numbers in their place.

@@ -18,7 +18,7 @@ import pyarrow as pa
 from expdb.errors import InvalidValue
 from expdb.formats.otlp import parse_request
 from expdb.formats.records import Record, Records
-from expdb.formats.storing import Unreadable
+from expdb.formats.rollouts import Unreadable
 
 LINE_BYTES = 256 << 20  # a longer line is refused
 BATCH_ROWS = 1024

@@ -16,7 +16,7 @@ from expdb.formats.records import (
     rename,
     split_episode,
 )
-from expdb.formats.storing import RECORD_NAMES, Rollout, Unreadable
+from expdb.formats.rollouts import RECORD_NAMES, Rollout, Unreadable
 from expdb.names import STEP_KEYS
 
 _JSON_COLUMNS = ("tags", "episode_tags")
