@@ -26,6 +26,7 @@ _OF_STEP = (
 _OF_EPISODE = (
     "run", "task_id", "task_name", "agent_id", "group_id", "status", "policy_version", "started",
     "ended", "trainable", "relation", "parent_step", "episode_return", "length",
+    "first_policy_version", "last_policy_version",
 )  # fmt: skip
 
 Transform = Callable[[dict[str, Any]], Mapping[str, Any] | None]

@@ -29,6 +29,7 @@ BATCH_ROWS = 4096
 _OF_EPISODE = (
     "episode_id", "run", "task_id", "task_name", "group_id", "status", "episode_tags", "started",
     "ended", "trainable", "relation", "parent_step", "episode_return", "length",
+    "first_policy_version", "last_policy_version",
 )  # fmt: skip
 _OF_STEP = (
     "step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags",

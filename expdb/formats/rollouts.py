@@ -11,13 +11,12 @@ from expdb.names import EPISODE_DETAILS
 from expdb.storage.writing.batches import rows_of
 
 # Columns of an episode that a record of another format cannot have.
-_OF_EXPORTS = ("episode_return", "length")
+OF_EXPORTS = ("episode_return", "length", "first_policy_version", "last_policy_version")
 EPISODE_NAMES = (
     "episode_id", "task_id", "agent_id", *EPISODE_DETAILS, "parent", "parent_step", "relation",
-    "run", "started", "ended", "status", "episode_return",
-    "length",
+    "run", "started", "ended", "status", *OF_EXPORTS,
 )  # fmt: skip
-RECORD_NAMES = tuple(name for name in EPISODE_NAMES if name not in _OF_EXPORTS)
+RECORD_NAMES = tuple(name for name in EPISODE_NAMES if name not in OF_EXPORTS)
 
 
 @dataclass

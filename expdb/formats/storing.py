@@ -5,6 +5,7 @@ episode also inserts the row of its record, so an interrupted import continues w
 a record is known even after its episode is evicted.
 """
 
+import dataclasses
 import json
 import math
 import time
@@ -16,8 +17,8 @@ import numpy as np
 
 from expdb import checks, errors
 from expdb.chunks.fields import Field
-from expdb.formats.rollouts import EPISODE_NAMES, ImportReport, Rollout, Unreadable
-from expdb.names import EPISODE_DETAILS, FORK_RELATIONS, STEP_KEYS, nearest
+from expdb.formats.rollouts import EPISODE_NAMES, OF_EXPORTS, ImportReport, Rollout, Unreadable
+from expdb.names import EPISODE_DETAILS, FORK_RELATIONS, RELATION_KEYS, STEP_KEYS, nearest
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage import annotate, priorities
@@ -93,8 +94,19 @@ def _store(
             if not isinstance(error, (errors.OutOfDate, errors.EpisodeMismatch)):
                 break
     if len(rollouts) == 1:
-        refused[next(iter(rollouts))] = failure
-        return ImportReport()
+        ((index, rollout),) = rollouts.items()
+        if rollout.episode.get("parent") is None:
+            refused[index] = failure
+            return ImportReport()
+        errors.warn(
+            f"episode {rollout.episode['episode_id']!r} is stored without its relation to episode "
+            f"{rollout.episode['parent']!r}: {failure}"
+        )
+        episode = {
+            name: value for name, value in rollout.episode.items() if name not in RELATION_KEYS
+        }
+        alone = {index: dataclasses.replace(rollout, episode=episode)}
+        return _store(store, run, alone, replace, refused)
     report = ImportReport()
     for index, rollout in rollouts.items():
         report.add(_store(store, run, {index: rollout}, replace, refused))
@@ -279,6 +291,9 @@ def _record_of(run: str, columns: Mapping[str, Any], count: int) -> EpisodeRecor
     for name in ("episode_return", "ended"):
         if name in given:
             checks.number(given[name], name)
+    for name in ("first_policy_version", "last_policy_version"):
+        if name in given:
+            checks.whole(given[name], name)
     missing = checks.whole(given.get("length", count), "length", 0, 2**53) - count
     if missing > 0 and (record.parent is None or record.parent.relation not in FORK_RELATIONS):
         record.length, record.greatest = missing, {}
@@ -460,7 +475,7 @@ def _record(
         for episode in new
     ]
     store.dialect.insert_rows(session, tables.imports, rows)
-    for name in ("ended", "episode_return", "length"):
+    for name in ("ended", *OF_EXPORTS):
         values = []
         for episode in new:
             value, after = episode.rollout.episode.get(name), written[episode.record]
@@ -484,7 +499,7 @@ def _length_of(episode: _NewEpisode, after: EpisodeRecord, length: int) -> int |
         raise errors.InvalidValue(
             f"episode {after.episode_id!r} is a {after.parent and after.parent.relation}, whose "
             "parent got steps before the branch after the branch began, so their order cannot be "
-            "restored; copy the whole buffer with expdb.copy(), or leave out this episode"
+            "restored; use expdb.copy() without where, transform and on_conflict to keep it"
         )
     return length if after.length < length else None
 

@@ -297,7 +297,7 @@ def test_missing_steps_of_children_count_in_their_length(tmp_path):
     assert read(tmp_path / "b.db") == read(tmp_path / "a.db")
 
 
-def test_a_fork_whose_parent_later_got_earlier_steps_is_refused(tmp_path):
+def test_a_fork_whose_parent_later_got_earlier_steps_loses_its_relation(tmp_path):
     with expdb.open(tmp_path / "a.db") as db:
         buffer = db.buffer("train")
         parent = buffer.episode("t", episode_id="p")
@@ -308,9 +308,16 @@ def test_a_fork_whose_parent_later_got_earlier_steps_is_refused(tmp_path):
             fork.append(x=9)
         parent.append(x=100, agent_id="other")
         parent.end()
-    with pytest.raises(expdb.InvalidValue, match="their order cannot be restored"):
+    with pytest.warns(expdb.ExpDBWarning, match="'f' is stored without its relation to .* 'p'"):
         expdb.copy(tmp_path / "a.db", tmp_path / "b.db", on_conflict="error")
+    with expdb.open(tmp_path / "b.db") as db:
+        rows = db.buffer("train").episodes().to_pylist()
+        assert [(r["episode_id"], r["relation"], r["length"]) for r in rows] == [
+            ("p", None, 3), ("f", None, 3),
+        ]  # fmt: skip
+        assert db.check() == []
     expdb.copy(tmp_path / "a.db", tmp_path / "c.db")
+    assert read(tmp_path / "c.db") == read(tmp_path / "a.db")
 
 
 def test_many_equal_episodes_are_compared_together(tmp_path, monkeypatch):
