@@ -305,8 +305,8 @@ class ReplayBuffer(NotACollection):
             one element per step, and at least one is required. Scalars, text and JSON mappings
             apply to every step. If a column is itself a mapping with arrays, each of its arrays
             becomes a column. A table is an Arrow table or another object with
-            ``__arrow_c_stream__``. A table of `to_arrow`, `expdb export` or an archive becomes the
-            same steps; for their scores and final observations, use
+            ``__arrow_c_stream__``. A table from `to_arrow`, `expdb export` or an archive is stored
+            as the same steps, without scores and final observations. To store these too, use
             `expdb.formats.import_rollouts`. In columns and tables, a bool column ``has_<field>``
             marks the steps that have the field.
 

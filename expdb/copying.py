@@ -35,11 +35,11 @@ def copy(
     While a buffer is being copied, the copy is named ``<name> (copying <id>)``. An interrupted copy
     continues when you call `copy` again, unless the source has changed.
 
-    With `where`, `transform` or `on_conflict`, expdb copies episodes instead: their chosen steps
-    with their scores, annotations, priorities and final observations, in the same order. They get
-    new positions, and ledgers are not copied. If steps of an episode are left out, its `length`
-    still counts them. An episode is copied in one transaction, and an interrupted copy continues
-    when you call `copy` again.
+    With `where`, `transform` or `on_conflict`, expdb copies the selected steps of each episode with
+    their scores, annotations, priorities and final observations, in the same order. The copied
+    steps get new positions, and ledgers are not copied. If steps of an episode are left out, its
+    `length` still counts them. An episode is copied in one transaction, and an interrupted copy
+    continues when you call `copy` again.
 
     Parameters
     ----------
@@ -56,19 +56,20 @@ def copy(
     transform : callable, optional
         Function that is called with the arguments of `ReplayBuffer.store` for each step, and with
         the fields of each final observation. It returns the changed values, or None to leave out
-        the step or the observation. Use it to redact messages; it does not see tags of episodes and
-        details of scores.
+        the step or the observation. Use it to redact messages. Columns of episodes,
+        annotations and details of scores are copied unchanged.
     on_conflict : {"error", "skip_equal", "prefix"}, optional
-        Copy to a buffer that may exist, and decide what happens if the target already has an
-        episode of the same `episode_id`, or a group of the same `group_id` with episodes of another
-        run. ``"error"`` raises before anything is copied. ``"skip_equal"`` skips an equal episode,
-        and raises if an episode differs. ``"prefix"`` puts the name of the source, such as ``runs``
-        for runs.db, and a slash before all ids of episodes and groups; episodes without a group get
-        a group of their task. By default, the target must not have the buffer, except from an
-        interrupted copy.
+        Add the episodes to a buffer that may already exist. The value applies if the target
+        has an episode with the same `episode_id`, or a group with the same `group_id` and episodes
+        of another run. ``"error"`` raises before anything is copied. ``"skip_equal"`` skips an
+        equal episode, and raises if an episode differs. ``"prefix"`` puts the name of the source,
+        such as ``runs`` for runs.db, and a slash before all ids of episodes and groups; episodes
+        without a group get a group of their task. By default, the target must not have the buffer,
+        except from an interrupted copy.
     progress : callable, optional
         Function that is called with the name of the buffer, the number of copied chunks, and the
-        number of all chunks of the buffer; or with the numbers of episodes.
+        number of all chunks of the buffer. With `where`, `transform` or `on_conflict`, the numbers
+        count episodes.
 
     Returns
     -------
@@ -105,58 +106,65 @@ def copy(
     if name is not None and buffer is None:
         raise errors.InvalidValue("name= requires buffer=, the buffer to copy under this name")
     with ExitStack() as stack:
-        theirs = stack.enter_context(open(source, create=False, read_only=True))
-        names = theirs.buffers() if buffer is None else [theirs.buffer(buffer, create=False).name]
+        source_db = stack.enter_context(open(source, create=False, read_only=True))
+        names = (
+            source_db.buffers() if buffer is None else [source_db.buffer(buffer, create=False).name]
+        )
         if where is not None:
             for old in names:
-                theirs.buffer(old)._compile(where)  # raises before a target is created
-        ours = stack.enter_context(open(target))  # last, so that an error creates no empty file
-        if ours.location == theirs.location and name in (None, buffer):
+                source_db.buffer(old)._compile(where)  # raises before a target is created
+        target_db = stack.enter_context(
+            open(target)
+        )  # last, so that an error creates no empty file
+        if target_db.location == source_db.location and name in (None, buffer):
             raise errors.InvalidValue(
-                f"source and target are the same database, {ours.location}; name another target, "
-                "or pass name= for a copy in the same database"
+                f"source and target are the same database, {target_db.location}; name another "
+                "target, or pass name= for a copy in the same database"
             )
         new_names = {old: old if name is None else name for old in names}
         is_whole = where is None and transform is None and on_conflict is None
-        taken = [new for new in new_names.values() if new in ours.buffers()]
+        taken = [new for new in new_names.values() if new in target_db.buffers()]
         if taken and is_whole:
             raise errors.TargetExists(
-                f"{ours.location} already has a buffer {taken[0]!r}; drop this buffer first, copy "
-                "to another database or name, or pass on_conflict= to add episodes to the buffer"
+                f"{target_db.location} already has a buffer {taken[0]!r}; drop this buffer first, "
+                "copy to another database or name, or pass on_conflict= to add episodes to the "
+                "buffer"
             )
         copied = {}
         for old, new in new_names.items():
-            tell = (
+            report_progress = (
                 functools.partial(progress, old)
                 if progress is not None
                 else lambda done, total: None
             )
             if is_whole:
-                copied[old] = copy_buffer(theirs._engine, ours._engine, old, new, tell)
+                copied[old] = copy_buffer(
+                    source_db._engine, target_db._engine, old, new, report_progress
+                )
             else:
                 copied[old] = _copy_episodes(
-                    theirs, ours, old, new, where, transform, on_conflict, tell
+                    source_db, target_db, old, new, where, transform, on_conflict, report_progress
                 )
         return copied
 
 
 def _copy_episodes(
-    theirs: ExperienceDB,
-    ours: ExperienceDB,
+    source_db: ExperienceDB,
+    target_db: ExperienceDB,
     old: str,
     new: str,
     where: Where,
     transform: Transform | None,
     on_conflict: str | None,
-    tell: Callable[[int, int], None],
+    report_progress: Callable[[int, int], None],
 ) -> int:
-    from expdb.formats.copied import copy_episodes  # it imports the formats
+    from expdb.formats.episode_copies import copy_episodes  # it imports the formats
 
-    source = theirs.buffer(old, create=False)
+    source = source_db.buffer(old, create=False)
 
     def create() -> ReplayBuffer:
-        capacity = UNCHANGED if new in ours.buffers() else source.capacity
-        return ours.buffer(new, capacity=capacity)
+        capacity = UNCHANGED if new in target_db.buffers() else source.capacity
+        return target_db.buffer(new, capacity=capacity)
 
-    target = create() if new in ours.buffers() else None
-    return copy_episodes(source, target, create, where, transform, on_conflict, tell)
+    target = create() if new in target_db.buffers() else None
+    return copy_episodes(source, target, create, where, transform, on_conflict, report_progress)

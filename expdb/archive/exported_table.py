@@ -54,7 +54,7 @@ def _columns_of(
     for name in table.column_names:
         column = table[name].combine_chunks()
         if name in COLUMNS:
-            columns[name] = parsed(column) if "tags" in name else values_of(column, None)
+            columns[name] = parse_json_column(column) if "tags" in name else values_of(column, None)
         elif name in OWN_COLUMNS or name in annotations or name.startswith("next_"):
             is_lost = name in _LEFT_OUT or name not in OWN_COLUMNS
             if is_lost and column.null_count < len(column):
@@ -70,8 +70,8 @@ def _columns_of(
             columns[name] = [None if parent is None else value for parent, value in pairs]
     if left_out:
         warn(
-            f"store_batch() leaves out {', '.join(left_out)} of this table, which steps have no "
-            "argument for; to keep all values, pass the table to expdb.formats.read() and "
+            f"store_batch() leaves out the columns {', '.join(left_out)}, because steps have no "
+            "arguments for them; to keep all values, pass the table to expdb.formats.read() and "
             "expdb.formats.import_rollouts()"
         )
     return columns
@@ -84,8 +84,8 @@ def types_in(schema: pa.Schema) -> Fields | None:
         return None if text is None else Fields.from_text(text.decode(), 0)
     except (DatabaseDamaged, UnicodeDecodeError):
         raise InvalidValue(
-            "the metadata of the table are damaged; export it again, or remove the metadata "
-            f"{METADATA!r}"
+            "the metadata of the table are corrupted; export the table again, or remove the key "
+            f"{METADATA!r} from the metadata"
         ) from None
 
 
@@ -108,11 +108,11 @@ def values_of(column: pa.Array, field: Field | None) -> Any:
     if field is None or field.dtype in ("text", "bytes"):
         return column.to_pylist()
     if field.dtype == "json":
-        return parsed(column)
+        return parse_json_column(column)
     return _arrays(column, field)
 
 
-def parsed(column: pa.Array) -> list[Any]:
+def parse_json_column(column: pa.Array) -> list[Any]:
     """Return the values of a column of JSON text."""
     return [None if text is None else json.loads(text) for text in column.to_pylist()]
 

@@ -105,9 +105,9 @@ def write(
 ) -> int:
     """Write the steps that `scan` yields for a list of names, and return their number.
 
-    The metadata of the file has the types of the fields. If the buffer has scores, the column
-    `score_history` has their history as JSON: that of a step in its row, and that of an episode in
-    the row of its last step.
+    The metadata of the file contain the types of the fields. If the buffer has scores, the column
+    `score_history` contains all scores of each step as JSON. The row of the last step of an episode
+    also contains the scores of the episode.
 
     Arrays of a fixed shape become Arrow tensors, which other readers see as lists. Arrays of
     varying shape become lists, tags and JSON become text, and missing values become null. With

@@ -173,7 +173,7 @@ ENDINGS = {".parquet": "parquet", ".pq": "parquet"}
 @click.option(
     "--split",
     metavar="train:SHARE|test:SHARE",
-    help="Not with parquet: write a part, chosen by a hash of the task.",
+    help="Write one part of the episodes, chosen by a hash of the task. Not with parquet.",
 )
 @click.option(
     "--map",
@@ -209,7 +209,7 @@ def export(
     timestamps: bool,
     as_json: bool,
 ) -> None:
-    """Write steps to a Parquet file, or conversations or preference pairs to a JSONL file.
+    """Write steps to a Parquet file, or episodes in a format that trainers read.
 
     A Parquet file has one row per step that meets all conditions. The other formats contain the
     episodes that have such a step. Without conditions, all steps or episodes are written.
@@ -228,8 +228,8 @@ def export(
     if format in (None, "parquet"):
         if score is not None or margin or split is not None or mapped:
             raise click.UsageError(
-                "--score, --margin, --split and --map apply to --format chat and --format pairs; "
-                "remove them, or pass one of these formats"
+                "--score, --margin, --split and --map do not apply to Parquet files; remove them, "
+                "or pass another --format"
             )
         options: dict[str, Any] = {"lineage": lineage, "timestamps": timestamps}
     elif lineage or timestamps:
@@ -262,7 +262,7 @@ def export(
         what = "step matches" if noun == "step" else f"{noun} was found"
         click.echo(f"Warning: no {what}; the file has no rows", err=True)
     size = sum(
-        path.stat().st_size for path in (Path(target), *Path(target).glob("*")) if path.is_file()
+        path.stat().st_size for path in (Path(target), *Path(target).rglob("*")) if path.is_file()
     )
     click.echo(
         json.dumps({"target": target, f"{noun}s": count, "bytes": size})

@@ -1,8 +1,8 @@
 """Trajectories in the Agent Trajectory Interchange Format (ATIF), versions 1.0 to 1.8.
 
 The package `atif` checks each document. A step of an agent becomes a step of an episode, with the
-messages before it. What expdb does not use is kept as a difference, so an imported document is
-exported again as it was.
+messages before it. Each step also stores a patch with the parts that expdb does not use, so the
+export of an imported document equals the original.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TYPES: dict[str, Any] = {
     "logprobs")},
 }  # fmt: skip
 _KNOWN_VERSION = re.compile(r"ATIF-v1\.[0-8](\.\d+)?")
-_OF_TOKENS = {
+_TOKEN_KEYS = {
     "prompt_token_ids": "prompt_ids", "completion_token_ids": "output_ids", "logprobs": "logprobs",
 }  # fmt: skip
 
@@ -65,7 +65,7 @@ def check_document(document: Mapping[str, Any]) -> None:
     version = document.get("schema_version")
     if version is None:
         raise InvalidValue(
-            "the record has no schema_version, so it is no ATIF document; omit the format"
+            "the record has no schema_version, so it is not an ATIF document; omit the format"
         )
     if not isinstance(version, str) or not _KNOWN_VERSION.fullmatch(version):
         raise InvalidValue(
@@ -243,13 +243,13 @@ def _metrics_of(step: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields with the metrics of a step, and with its tokens if they are complete."""
     metrics = dict(step.get("metrics") or {})
     fields: dict[str, Any] = {}
-    tokens = {key: metrics[key] for key in _OF_TOKENS if metrics.get(key) is not None}
+    tokens = {key: metrics[key] for key in _TOKEN_KEYS if metrics.get(key) is not None}
     outputs, logprobs = tokens.get("completion_token_ids"), tokens.get("logprobs")
     ids = [*(outputs or ()), *tokens.get("prompt_token_ids", ())]
     if all(0 <= id < 2**31 for id in ids) and len(logprobs or outputs or ()) == len(outputs or ()):
         for key, values in tokens.items():
             is_number = key == "logprobs"
-            fields[_OF_TOKENS[key]] = np.array(values, np.float32 if is_number else np.int32)
+            fields[_TOKEN_KEYS[key]] = np.array(values, np.float32 if is_number else np.int32)
             del metrics[key]
     return fields | ({"metrics": metrics} if metrics else {})
 
@@ -319,7 +319,7 @@ def _agent_step(turn: Mapping[str, Any]) -> dict[str, Any]:
         moment = datetime.fromtimestamp(turn.get("execute_time") or 0.0, UTC)
         step["timestamp"] = moment.isoformat().replace("+00:00", "Z")
     metrics = dict(turn.get("metrics") or {})
-    for key, name in _OF_TOKENS.items():
+    for key, name in _TOKEN_KEYS.items():
         if turn.get(name) is not None:
             metrics[key] = turn[name].tolist()
     return {**step, "metrics": metrics} if metrics else step
@@ -328,12 +328,12 @@ def _agent_step(turn: Mapping[str, Any]) -> dict[str, Any]:
 def _content(content: Any) -> Any:
     """Return the content of a message as text or as parts that ATIF has."""
     if isinstance(content, list):
-        known = all(isinstance(part, dict) and part.get("type") in _PARTS for part in content)
+        known = all(isinstance(part, dict) and part.get("type") in _PART_TYPES for part in content)
         return content if known else json.dumps(content, ensure_ascii=False)
     return "" if content is None else content if isinstance(content, str) else json.dumps(content)
 
 
-_PARTS = ("text", "image", "audio")
+_PART_TYPES = ("text", "image", "audio")
 
 
 def _tool_call(call: Any, place: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from expdb.formats.records import (
     Records,
     check_names,
     digest_of,
-    parsed,
+    parse_json,
     rename,
     split_episode,
 )
@@ -63,10 +63,10 @@ def _rollout(
     episode = split_episode(renamed)
     record = str(id) if id is not None else episode.get("episode_id") or content.hex()
     episode = {"episode_id": record, **episode}
-    messages = parsed(renamed.pop("messages", None), "messages")
+    messages = parse_json(renamed.pop("messages", None), "messages")
     check_messages(messages)
     tools = renamed.pop("tools", None)
-    steps = steps_of(messages, {} if tools is None else {"tools": parsed(tools, "tools")})
+    steps = steps_of(messages, {} if tools is None else {"tools": parse_json(tools, "tools")})
     if not steps:
         raise InvalidValue(
             "the conversation has no message with the role assistant, so it has no step; remove "
@@ -81,7 +81,7 @@ def _rollout(
     metadata = renamed.pop("metadata", None) or {}
     if not isinstance(metadata, Mapping):
         metadata = {"metadata": metadata}
-    _warn_of_likely_names(renamed, warned)
+    _warn_about_misspelt_keys(renamed, warned)
     own_tags = episode.pop("episode_tags", {})
     if not isinstance(own_tags, Mapping):
         raise InvalidValue(f"episode_tags must be an object, got {own_tags!r}; correct it")
@@ -106,14 +106,14 @@ def _rollout(
 _SYNONYMS = {"score": "scores", "task": "task_id", "group": "group_id", "conversation": "messages"}
 
 
-def _warn_of_likely_names(tags: Mapping[str, Any], warned: set[str]) -> None:
+def _warn_about_misspelt_keys(tags: Mapping[str, Any], warned: set[str]) -> None:
     """Warn once of each key that becomes a tag and is probably misspelt."""
     for key in tags.keys() - warned:
         warned.add(key)
         meant = _SYNONYMS.get(key.lower(), key.lower())
         if meant in _NAMES:
             warn(
-                f"the key {key!r} becomes a tag of the episode; if it is the {meant}, map it with "
+                f"the key {key!r} becomes a tag of the episode; if it means {meant}, map it with "
                 f"names={{{meant!r}: {key!r}}} (--map {meant}={key})"
             )
 
@@ -153,11 +153,12 @@ def write_chat(
 
     Each line is an object with `id`, `messages`, and if they are known `tools`, `reward` (the
     return), `scores`, `metadata` (the tags of the episode), `task_id`, `task_name`, `group_id`,
-    `agent_id` and `status`. `read` with the format ``"chat"`` reads the file again.
+    `agent_id`, `policy_version` and `status`. `read` with the format ``"chat"`` reads the file
+    again.
 
     An episode becomes one conversation if each turn begins with the messages of the turn before
     it. Otherwise, such as after a compaction or with several agents, it becomes several, and
-    ``#1``, ``#2`` and so on follow the `id`.
+    ``#0``, ``#1`` and so on follow the `id`.
 
     Parameters
     ----------
@@ -167,12 +168,12 @@ def write_chat(
     target : path
         The file to create; its name ends in .jsonl.
     where : query, optional
-        Query that selects episodes: those with a matching step. By default, all episodes.
+        Query for steps. Each episode with a matching step is written. By default, all episodes.
     names : mapping of str to str, optional
         Names of the fields that hold `messages`, `action` and `tools`, if they have others.
     split : str, optional
-        ``"train:0.9"`` writes 90 % of the episodes, and ``"test:0.1"`` the others. The choice
-        depends on a hash of `split_by` only, so it does not change while data is added.
+        ``"train:0.9"`` writes the episodes of about 90 % of the tasks, and ``"test:0.1"`` writes
+        the others. The part of an episode depends only on a hash of its column `split_by`.
     split_by : str, default "task_id"
         Column of episodes for `split`, such as ``"group_id"``.
     progress : callable, optional
@@ -246,15 +247,15 @@ def field_names(buffer: expdb.ReplayBuffer, names: Mapping[str, str] | None) -> 
     names, stored = check_names(names), buffer.stats()["fields"]
     if unknown := names.keys() - set(TYPES):
         raise InvalidValue(
-            f"names has {min(unknown)!r}, which is no part of a conversation; the parts are "
+            f"names has {min(unknown)!r}, which is not a part of a conversation; use "
             f"{', '.join(TYPES)}"
         )
     field_of = {part: names.get(part, part) for part in TYPES}
     for part in ("messages", "action"):
         if stored.get(field_of[part]) != "json":
             raise InvalidValue(
-                f"buffer {buffer.name!r} has no JSON field {field_of[part]!r}, so its steps are no "
-                f"turns of a conversation; map the field, such as names={{{part!r}: 'prompt'}} "
+                f"buffer {buffer.name!r} has no JSON field {field_of[part]!r}, so its steps are "
+                f"not turns of a conversation; map the field, such as names={{{part!r}: 'prompt'}} "
                 f"(--map {part}=prompt); the fields are {', '.join(stored) or 'none'}"
             )
     if field_of["tools"] not in stored:
@@ -300,7 +301,7 @@ def chains_of(
 def _details(
     episode: StoredEpisode, step: Mapping[str, Any], field_of: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what a record has beside its conversation, without values that are unknown."""
+    """Return the other keys of the record of a conversation, without unknown values."""
     columns = episode.columns
     details = {
         "tools": step.get(field_of.get("tools", ""), None),

@@ -80,7 +80,7 @@ def _rollouts_of_trial(trial: Path) -> list[Rollout]:
 def _result_of(trial: Path) -> dict[str, Any]:
     for name in ("result.json", "results.json"):
         if (trial / name).is_file():
-            result: dict[str, Any] = json.loads((trial / name).read_bytes())
+            result: dict[str, Any] = json.loads((trial / name).read_text("utf-8"))
             return result
     return {}
 
@@ -90,14 +90,14 @@ def _documents(folder: Path) -> Iterator[dict[str, Any]]:
     name, seen = TRAJECTORY, set[str]()
     while name not in seen and Path(name).name == name and (folder / name).is_file():
         seen.add(name)
-        document = json.loads((folder / name).read_bytes())
+        document = json.loads((folder / name).read_text("utf-8"))
         check_document(document)
         yield document
         name = document.get("continued_trajectory_ref") or TRAJECTORY
 
 
 def _describe(roots: list[Rollout], result: Mapping[str, Any]) -> None:
-    """Add what the result of a trial says about its rollouts."""
+    """Add the task, agent, times, tags, scores and reward of a trial to its rollouts."""
     columns = {
         "task_id": result.get("task_name"),
         "agent_id": (result.get("agent_info") or {}).get("name"),

@@ -13,10 +13,10 @@ from expdb.archive.exported_table import SIGNATURE
 from expdb.errors import InvalidValue
 from expdb.formats.atif import is_atif, read_atif
 from expdb.formats.chat import read_chats
-from expdb.formats.exported import is_exported, read_exported
 from expdb.formats.harbor import is_harbor, read_harbor
 from expdb.formats.minari import is_minari, read_minari
 from expdb.formats.otlp import is_otlp, read_otlp
+from expdb.formats.parquet_exports import is_exported, read_exported
 from expdb.formats.records import Item, Record, Records, check_names
 from expdb.formats.rollouts import ImportReport, Rollout, Unreadable
 from expdb.formats.source_files import files_of, read_records, records_of_object
@@ -50,10 +50,10 @@ def import_rollouts(
     buffer : ReplayBuffer
         The buffer to store the episodes in.
     rollouts : iterable
-        What a function such as `read` yields.
+        Rollouts and unreadable records, such as those that `read` yields.
     replace : bool, default False
-        Whether a record whose content has changed since its first import replaces its episode. By
-        default, it is refused.
+        Replace the episode of a record whose content has changed since its first import. By
+        default, such a record is refused.
     progress : callable, optional
         Function that is called with the report so far after each transaction.
 
@@ -111,10 +111,11 @@ def read(
     Parameters
     ----------
     *sources : path, table or dataset
-        JSONL, JSON, CSV, Arrow or Parquet files, which may be compressed with gzip, xz, bzip2 or
-        zstd; folders of such files, such as an archive; Arrow tables and other objects with
-        ``__arrow_c_stream__``, such as DataFrames; or iterables of dicts, such as Hugging Face
-        datasets. Parquet files of `expdb export` and of archives become the same episodes.
+        JSONL, JSON, CSV or OTLP protobuf files, which may be compressed with gzip, xz, bzip2 or
+        zstd; Arrow or Parquet files; folders of such files, such as an archive; Arrow tables and
+        other objects with ``__arrow_c_stream__``, such as DataFrames; or iterables of dicts, such
+        as Hugging Face datasets. Parquet files of `expdb export` and of archives become the same
+        episodes.
     format : {"chat", "steps", "atif", "otlp", "harbor", "minari", "expdb"}, optional
         ``"chat"`` for one conversation per record, ``"steps"`` for one step per record, ``"atif"``
         for trajectories in the Agent Trajectory Interchange Format, ``"otlp"`` for traces of
@@ -135,17 +136,27 @@ def read(
     Raises
     ------
     InvalidValue
-        If `format` or `names` is not valid, or if a file does not exist.
+        If `format` or `names` is not valid, or if a file does not exist. The error is raised when
+        the first item is read.
+    DriverMissing
+        If a package that the format requires is not installed.
     """
     names = check_names(names)
     if format is not None:
         checks.choice(format, "format", *FORMATS)
     others: list[Any] = []
     for source in sources:
+        reader = None
         if format in (None, "minari") and is_minari(source):
-            yield from read_minari(source)
+            reader = read_minari
         elif format in (None, "harbor") and is_harbor(source):
-            yield from read_harbor(source)
+            reader = read_harbor
+        if reader is not None and names:
+            raise InvalidValue(
+                f"names does not apply to {source}, whose names are defined; omit names (--map)"
+            )
+        if reader is not None:
+            yield from reader(source)
         elif format in ("minari", "harbor"):
             what = "dataset of Minari" if format == "minari" else "trial of Harbor"
             raise InvalidValue(f"{source} contains no {what}; pass its folder, or omit the format")
@@ -225,11 +236,11 @@ def format_of(record: Record, names: Mapping[str, str]) -> str:
         return "steps"
     if {"chosen", "rejected"} <= keys:
         raise InvalidValue(
-            "the record is a preference pair, which has no episode; import the rollouts that the "
-            "pairs were made of"
+            "the record is a preference pair, which is not a rollout; import the rollouts of the "
+            "pair instead"
         )
     raise InvalidValue(
         "the record has neither messages (a conversation) nor an episode_id (a step); its keys are "
-        f" {', '.join(record.values) or 'none'}; map one of them, such as "
+        f"{', '.join(record.values) or 'none'}; map one of them, such as "
         "--map messages=conversation"
     )

@@ -15,7 +15,7 @@ from expdb.errors import DriverMissing, InvalidValue, warn
 from expdb.export import new_file
 from expdb.formats.episodes import StoredEpisode, check_buffer, read_episodes, split_of
 from expdb.formats.records import Item, digest_of
-from expdb.formats.rollouts import Rollout
+from expdb.formats.rollouts import Rollout, Unreadable
 
 METADATA = "metadata.json"  # the file of a dataset that describes the others
 
@@ -55,20 +55,28 @@ def read_minari(source: Any) -> Iterator[Item]:
     spec = source.spec
     task = getattr(spec.env_spec, "id", None) or str(spec.dataset_id)
     for episode in source.iterate_episodes():
-        (about,) = source.storage.get_episode_metadata([episode.id])
-        columns, final = _columns_of(episode)
-        name = f"{spec.dataset_id}/{episode.id}"
-        status = "complete" if len(episode.rewards) else "aborted"
-        tags = {key: about[key] for key in ("seed", "options") if about.get(key) is not None}
-        plain = {key: [array.dtype.str, array.tobytes().hex()] for key, array in columns.items()}
-        ends = {key: np.asarray(value).tobytes().hex() for key, value in final.items()}
-        yield Rollout(
-            record=name, digest=digest_of(plain, ends), steps=columns, final=final,
-            episode={
-                "episode_id": name, "task_id": task, "status": status, "episode_tags": tags or None,
-            },
-            source=f"{spec.dataset_id}[{episode.id}]",
-        )  # fmt: skip
+        try:
+            yield _rollout(source, spec, task, episode)
+        except InvalidValue as error:
+            yield Unreadable(f"{spec.dataset_id}[{episode.id}]", str(error))
+
+
+def _rollout(source: Any, spec: Any, task: str, episode: Any) -> Rollout:
+    """Return an episode of a dataset as a rollout."""
+    (about,) = source.storage.get_episode_metadata([episode.id])
+    columns, final = _columns_of(episode)
+    name = f"{spec.dataset_id}/{episode.id}"
+    status = "complete" if len(episode.rewards) else "aborted"
+    tags = {key: about[key] for key in ("seed", "options") if about.get(key) is not None}
+    plain = {key: [array.dtype.str, array.tobytes().hex()] for key, array in columns.items()}
+    ends = {key: np.asarray(value).tobytes().hex() for key, value in final.items()}
+    return Rollout(
+        record=name, digest=digest_of(plain, ends), steps=columns, final=final,
+        episode={
+            "episode_id": name, "task_id": task, "status": status, "episode_tags": tags or None,
+        },
+        source=f"{spec.dataset_id}[{episode.id}]",
+    )  # fmt: skip
 
 
 def _columns_of(episode: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -101,8 +109,8 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
         array = np.asarray(value)
         if array.dtype.kind in "OSU":
             raise InvalidValue(
-                f"{name} contains values of the type {array.dtype}, which are no numbers; export "
-                "them to JSONL and import steps"
+                f"{name} has the type {array.dtype}, but values must be numbers; write the "
+                "episodes to JSONL, and import them as rows of steps"
             )
         yield name, array
 
@@ -189,7 +197,7 @@ def write_minari(
                 progress(1)
             if episode.columns["status"] != "complete" or not episode.steps:
                 continue
-            observations = _stacked(episode, observation, names[observation], with_final=True)
+            observations = _stack_values(episode, observation, names[observation], with_final=True)
             if observations is None:
                 lacking += 1
                 continue
@@ -242,7 +250,7 @@ def _space_of(part: str, names: list[str], types: Mapping[str, Any]) -> Any:
     return spaces.Dict({name.removeprefix(f"{part}."): box(types[name]) for name in names})
 
 
-def _stacked(episode: StoredEpisode, part: str, names: list[str], with_final: bool) -> Any:
+def _stack_values(episode: StoredEpisode, part: str, names: list[str], with_final: bool) -> Any:
     """Return the values of a part as arrays, None if the final ones are missing."""
     arrays: dict[str, Any] = {}
     for name in names:
@@ -265,7 +273,7 @@ def _buffer_of(
     steps = episode.steps
     return minari.data_collector.EpisodeBuffer(
         observations=observations,
-        actions=_stacked(episode, action, names[action], with_final=False),
+        actions=_stack_values(episode, action, names[action], with_final=False),
         rewards=[0.0 if step["reward"] is None else step["reward"] for step in steps],
         terminations=[bool(step["terminated"]) for step in steps],
         truncations=[bool(step["truncated"]) for step in steps],

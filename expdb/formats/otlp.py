@@ -77,7 +77,7 @@ def parse_request(data: bytes) -> dict[str, Any]:
         request.ParseFromString(data)
     except DecodeError as error:
         raise InvalidValue(
-            f"the data are no OTLP export request ({error}); export traces in OTLP"
+            f"the file is not an OTLP export request ({error}); export the traces as OTLP"
         ) from None
     values: dict[str, Any] = MessageToDict(request)
     for span in _spans_in(values):
@@ -104,7 +104,7 @@ def read_otlp(records: Records, names: Mapping[str, str]) -> Iterator[Item]:
             yield record
             continue
         try:
-            for trace, span in _parsed_spans(record.values):
+            for trace, span in _parse_spans(record.values):
                 traces.setdefault(trace, {})[span.id] = span
                 sources.setdefault(trace, record.source)
         except (InvalidValue, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -116,7 +116,7 @@ def read_otlp(records: Records, names: Mapping[str, str]) -> Iterator[Item]:
             yield Unreadable(f"{sources[trace]}: trace {trace}", str(error))
 
 
-def _parsed_spans(values: Mapping[str, Any]) -> Iterator[tuple[str, Span]]:
+def _parse_spans(values: Mapping[str, Any]) -> Iterator[tuple[str, Span]]:
     for resource in values["resourceSpans"]:
         about = _attributes((resource.get("resource") or {}).get("attributes"))
         for scope in resource.get("scopeSpans") or ():
@@ -257,7 +257,7 @@ def _turn(span: Span) -> dict[str, Any]:
         for key, value in given.items()
         if key.startswith(_REQUEST)
     }
-    request |= _parsed_json(given.get("llm.invocation_parameters"), dict) or {}
+    request |= _parse_json(given.get("llm.invocation_parameters"), dict) or {}
     reasons = given.get("gen_ai.response.finish_reasons") or [None]
     model = given.get("gen_ai.response.model") or given.get("gen_ai.request.model")
     turn = {
@@ -275,7 +275,7 @@ def _turn(span: Span) -> dict[str, Any]:
     return {name: value for name, value in turn.items() if value is not None}
 
 
-def _parsed_json(value: Any, kind: type) -> Any:
+def _parse_json(value: Any, kind: type) -> Any:
     """Return a value that may be JSON text, None if it is not of a kind."""
     if isinstance(value, str):
         try:
@@ -288,17 +288,17 @@ def _parsed_json(value: Any, kind: type) -> Any:
 def _gen_ai(given: Mapping[str, Any]) -> tuple[list[Any], list[Any], Any]:
     """Return the messages, the answers and the tools of a call with GenAI attributes."""
     messages = []
-    system = _parsed_json(given.get("gen_ai.system_instructions"), list)
+    system = _parse_json(given.get("gen_ai.system_instructions"), list)
     if system:
         messages.append({"role": "system", "content": _text_of(system)})
-    for message in _parsed_json(given.get("gen_ai.input.messages"), list) or ():
+    for message in _parse_json(given.get("gen_ai.input.messages"), list) or ():
         messages += _messages_of(message)
     answers = [
         answer
-        for message in _parsed_json(given.get("gen_ai.output.messages"), list) or ()
+        for message in _parse_json(given.get("gen_ai.output.messages"), list) or ()
         for answer in _messages_of(message)
     ]
-    return messages, answers, _parsed_json(given.get("gen_ai.tool.definitions"), list)
+    return messages, answers, _parse_json(given.get("gen_ai.tool.definitions"), list)
 
 
 def _messages_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -348,7 +348,7 @@ def _as_text(value: Any) -> str:
 
 def _open_inference(given: Mapping[str, Any]) -> tuple[list[Any], list[Any], Any]:
     """Return the messages, the answers and the tools of a call with OpenInference attributes."""
-    nested = _nested(given)
+    nested = _nest_attributes(given)
     llm = nested.get("llm") or {}
     both = [
         [
@@ -359,13 +359,13 @@ def _open_inference(given: Mapping[str, Any]) -> tuple[list[Any], list[Any], Any
         for key in ("input_messages", "output_messages")
     ]
     tools = [
-        _parsed_json((item.get("tool") or {}).get("json_schema"), dict)
+        _parse_json((item.get("tool") or {}).get("json_schema"), dict)
         for item in _in_order(llm.get("tools"))
     ]
     return both[0], both[1], [tool for tool in tools if tool is not None]
 
 
-def _nested(given: Mapping[str, Any]) -> dict[str, Any]:
+def _nest_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return dotted attributes such as "llm.input_messages.0.message.role" as nested dicts."""
     root: dict[str, Any] = {}
     for key, value in given.items():

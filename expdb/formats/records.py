@@ -76,7 +76,7 @@ def check_names(names: Any) -> dict[str, str]:
 def rename(
     values: Mapping[str, Any], names: Mapping[str, str], known: Collection[str]
 ) -> dict[str, Any]:
-    """Return a record with the values of mapped keys under their names too.
+    """Return a record with the value of each mapped key under the name it is mapped to.
 
     A mapped key is removed unless it is in `known`, the names that have a meaning. Numbers in
     columns of ids become text. Raise InvalidValue if a mapped key is missing, or if a name is
@@ -100,10 +100,10 @@ def rename(
         if key not in known and key not in names:
             result.pop(key, None)
     result |= {name: values[key] for name, key in names.items()}
-    return {name: _converted(name, value) for name, value in result.items()}
+    return {name: _convert_value(name, value) for name, value in result.items()}
 
 
-def _converted(name: str, value: Any) -> Any:
+def _convert_value(name: str, value: Any) -> Any:
     """Return a value as expdb stores it: ids as text, and times as Unix seconds or ISO text."""
     if name in _TEXT_COLUMNS and isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
@@ -123,11 +123,11 @@ def split_episode(values: dict[str, Any]) -> dict[str, Any]:
     columns = {name: values.pop(name) for name in RECORD_NAMES if name in values}
     columns = {name: value for name, value in columns.items() if value is not None}
     if "episode_tags" in columns:
-        columns["episode_tags"] = parsed(columns["episode_tags"], "episode_tags")
+        columns["episode_tags"] = parse_json(columns["episode_tags"], "episode_tags")
     return columns
 
 
-def parsed(value: Any, name: str) -> Any:
+def parse_json(value: Any, name: str) -> Any:
     """Return a JSON value that may be given as text, as in many tables."""
     if not isinstance(value, str):
         return value

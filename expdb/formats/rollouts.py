@@ -1,4 +1,4 @@
-"""What readers of formats yield: rollouts to import, and records that cannot be read."""
+"""Items that readers of formats yield: rollouts to import, and unreadable records."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -54,7 +54,8 @@ def read_records(path: Path) -> Records:
     if reader is None:
         yield Unreadable(
             str(path),
-            f"the file name must end in {', '.join(_READERS)}, also with {', '.join(COMPRESSED)}; "
+            f"the file name must end in {', '.join(_READERS)}, optionally followed by "
+            f"{', '.join(COMPRESSED)}; "
             "rename the file, or convert it to JSONL",
         )
         return
@@ -62,7 +63,7 @@ def read_records(path: Path) -> Records:
         yield from reader(path)
     except _READ_ERRORS as error:
         reason = getattr(error, "strerror", None) or error
-        yield Unreadable(str(path), f"the file cannot be read to its end ({reason}); copy it again")
+        yield Unreadable(str(path), f"the file cannot be read to its end ({reason}); correct it")
 
 
 def _read_lines(path: Path) -> Records:
@@ -200,9 +201,10 @@ def records_of_object(source: Any) -> Records:
             f"a source must be a path, a table or an iterable of dicts, got {name}; pass a list of "
             "records"
         )
+    has_schema = hasattr(source, "features")  # a Hugging Face dataset
     for number, value in enumerate(source):
         record = as_record(f"{name}[{number}]", value)
-        if isinstance(record, Record):
+        if isinstance(record, Record) and has_schema:
             values = {name: without_null_keys(value) for name, value in record.values.items()}
             record = record._replace(values=values)
         yield record

@@ -12,7 +12,7 @@ from expdb.formats.records import (
     Record,
     Records,
     digest_of,
-    parsed,
+    parse_json,
     rename,
     split_episode,
 )
@@ -57,9 +57,10 @@ def read_steps(open_records: Callable[[], Records], names: Mapping[str, str]) ->
         try:
             if name in broken:
                 raise InvalidValue(
-                    f"episode {name!r} is refused, because the row at {broken[name]} cannot be read"
+                    f"episode {name!r} is refused, because the row at {broken[name]} cannot be "
+                    "read; correct the row"
                 )
-            named = [(row, _renamed(row, names)) for row, _ in rows]
+            named = [(row, _rename_row(row, names)) for row, _ in rows]
             yield _rollout(source, named, names)
         except (InvalidValue, *UNEXPECTED) as error:
             yield Unreadable(source, str(error) or type(error).__name__)
@@ -92,7 +93,7 @@ def _episode_of(record: Record, names: Mapping[str, str]) -> str | None:
     return None if value is None or value == "" else str(value)
 
 
-def _renamed(row: Record, names: Mapping[str, str]) -> dict[str, Any]:
+def _rename_row(row: Record, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of a row by their names; raise InvalidValue with its source."""
     try:
         return rename(row.values, names, _NAMES)
@@ -107,7 +108,7 @@ def _rollout(source: str, rows: _Rows, names: Mapping[str, str]) -> Rollout:
     for record, values in rows:
         for name in _JSON_COLUMNS:
             if values.get(name) is not None:
-                values[name] = parsed(values[name], name)
+                values[name] = parse_json(values[name], name)
         own_agent, own_version = values.get("agent_id"), values.get("policy_version")
         for name, value in split_episode(values).items():
             if name in ("agent_id", "policy_version"):

@@ -44,7 +44,7 @@ _STEP_NAMES = frozenset(STEP_KEYS)
 def store_rollouts(
     store: Store, run: str, items: Sequence[Rollout | Unreadable], replace: bool = False
 ) -> ImportReport:
-    """Store rollouts in one transaction, except those that were imported before; report all.
+    """Store the rollouts that were not imported before, in one transaction.
 
     A record whose content differs from that of its first import is refused. With `replace`, its
     episode is deleted and stored again.
@@ -122,8 +122,7 @@ def _check(rollout: Rollout) -> None:
         checks.text(rollout.episode["parent"], "parent")
     if rollout.final is not None and rollout.episode.get("status") == "open":
         raise errors.InvalidValue(
-            "an open episode has no final observation; import it with the status complete or "
-            "aborted"
+            "an open episode cannot have a final observation; set its status to complete or aborted"
         )
     if not rollout.length:
         raise errors.InvalidValue("the record has no step; remove it, or add a step")
@@ -354,7 +353,7 @@ def _add(pending: PendingSteps, episode: _NewEpisode) -> None:
         for index, row in enumerate(rows_of(steps)):
             fields = {name: value for name, value in row.items() if name not in _STEP_NAMES}
             if rollout.has_json_text:
-                fields = _parsed(fields, pending.types)
+                fields = _parse_json_fields(fields, pending.types)
             try:
                 pending.add(record, fields, _columns_of(row))
             except (errors.InvalidValue, errors.FieldMismatch) as error:
@@ -364,7 +363,9 @@ def _add(pending: PendingSteps, episode: _NewEpisode) -> None:
     status = rollout.episode.get("status") or "complete"
     if rollout.final is not None:
         final = rollout.final
-        pending.add_final(_parsed(final, pending.types) if rollout.has_json_text else final)
+        pending.add_final(
+            _parse_json_fields(final, pending.types) if rollout.has_json_text else final
+        )
         pending.end(record, status)
     elif status != "open":
         pending.ended[record] = status
@@ -397,10 +398,14 @@ def _columns_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def _as_arrays(columns: Mapping[str, Sequence[Any]], pending: PendingSteps) -> Columnar | None:
     """Return columns that can be added at once, None if they must be added row by row."""
     plain = _STEP_NAMES & columns.keys()
-    if not pending.rows.takes_arrays or not plain <= {*_AT_ONCE, "execute_time", "pre_agent"}:
+    if not pending.rows.takes_arrays or not plain <= {
+        *_COLUMNAR_NAMES,
+        "execute_time",
+        "pre_agent",
+    }:
         return None
     times, before = columns.get("execute_time", ()), columns.get("pre_agent", ())
-    own = {name: list(columns[name]) for name in plain & _AT_ONCE}
+    own = {name: list(columns[name]) for name in plain & _COLUMNAR_NAMES}
     if "reward" in own and None not in own["reward"]:
         own["reward"] = np.array(own["reward"], np.float64)  # type: ignore[assignment]
     many = columnar({**own, **{n: c for n, c in columns.items() if n not in plain}}, pending.types)
@@ -414,10 +419,10 @@ def _as_arrays(columns: Mapping[str, Sequence[Any]], pending: PendingSteps) -> C
     return many._replace(taken=tuple(taken.values()))
 
 
-_AT_ONCE = frozenset(("step", "reward", "terminated", "truncated"))
+_COLUMNAR_NAMES = frozenset(("step", "reward", "terminated", "truncated"))
 
 
-def _parsed(values: Mapping[str, Any], types: Mapping[str, Field]) -> dict[str, Any]:
+def _parse_json_fields(values: Mapping[str, Any], types: Mapping[str, Field]) -> dict[str, Any]:
     """Return values of fields with the JSON text of JSON fields parsed."""
     return {
         name: json.loads(value)
@@ -497,8 +502,8 @@ def _length_of(episode: _NewEpisode, after: EpisodeRecord, length: int) -> int |
     """
     if after.length > length:
         raise errors.InvalidValue(
-            f"episode {after.episode_id!r} is a {after.parent and after.parent.relation}, whose "
-            "parent got steps before the branch after the branch began, so their order cannot be "
+            f"episode {after.episode_id!r} is a {after.parent and after.parent.relation} that "
+            "began before its parent got some of the earlier steps, so their order cannot be "
             "restored; use expdb.copy() without where, transform and on_conflict to keep it"
         )
     return length if after.length < length else None

@@ -114,7 +114,7 @@ def test_export_writes_each_format(chats, tmp_path):
     ("arguments", "reason"),
     [
         (["x.jsonl"], "pass --format chat, --format pairs or --format atif"),
-        (["x.parquet", "--split", "train:0.5"], "apply to --format chat and --format pairs"),
+        (["x.parquet", "--split", "train:0.5"], "do not apply to Parquet files"),
         (["x.jsonl", "--format", "chat", "--lineage"], "apply to Parquet files"),
         (["x.jsonl", "--format", "chat", "--score", "a"], "apply to --format pairs"),
         (["x.jsonl", "--format", "atif", "--map", "a=b"], "--map does not apply"),

@@ -225,7 +225,7 @@ def test_grandchildren_are_embedded_once(scratch, tmp_path):
     assert document["subagent_trajectories"][0]["subagent_trajectories"][0]["trajectory_id"] == "g"
 
 
-def test_a_tag_named_atif_of_another_origin_is_no_document(scratch, tmp_path):
+def test_a_tag_named_atif_is_ignored_unless_an_import_wrote_it(scratch, tmp_path):
     message = {"role": "assistant", "content": "x"}
     scratch.store(
         episode_id="a",

@@ -132,7 +132,7 @@ def test_fields_with_other_names_are_mapped(scratch, tmp_path):
     assert formats.write_chat(scratch, tmp_path / "a.jsonl", names=names) == 1
     with pytest.raises(errors.InvalidValue, match="has no JSON field 'messages'"):
         formats.write_chat(scratch, tmp_path / "b.jsonl")
-    with pytest.raises(errors.InvalidValue, match="names has 'prompt', which is no part"):
+    with pytest.raises(errors.InvalidValue, match="names has 'prompt', which is not a part"):
         formats.write_chat(scratch, tmp_path / "b.jsonl", names={"prompt": "messages"})
     assert not (tmp_path / "b.jsonl").exists()
 

@@ -207,4 +207,4 @@ def test_a_broken_trace_is_refused_and_the_others_are_imported(scratch, values, 
 def test_damaged_protobuf_is_refused(scratch, tmp_path):
     (tmp_path / "a.pb").write_bytes(b"\xff\xff\xff")
     (found,) = load(scratch, tmp_path / "a.pb").refused
-    assert "no OTLP export request" in found
+    assert "not an OTLP export request" in found

@@ -183,7 +183,7 @@ def test_an_invalid_row_of_a_step_is_refused(scratch, rows, reason):
 
 
 @pytest.mark.parametrize("source", [{"a": 1}, b"x", 7, "missing.jsonl"])
-def test_a_source_that_is_none_raises(source):
+def test_an_unsupported_or_missing_source_raises(source):
     with pytest.raises(expdb.InvalidValue, match="pass"):
         list(formats.read(source))
 
@@ -203,7 +203,8 @@ def test_an_episode_beside_an_unreadable_row_is_refused(scratch, tmp_path):
     assert report.refused == [
         f"{path}:2: the record is not valid JSON (Expecting property name enclosed in double "
         "quotes: line 1 column 2 (char 1)); correct or remove it",
-        f"{path}:1: episode 'a' is refused, because the row at {path}:2 cannot be read",
+        f"{path}:1: episode 'a' is refused, because the row at {path}:2 cannot be read; "
+        "correct the row",
     ]
     path.write_text("\n".join([*lines[:2], "{bad", *lines[2:]]))
     scratch.clear()

@@ -3,7 +3,7 @@
 import kept_files
 import numpy as np
 import pytest
-from test_exported import contents  # the views without numbers
+from test_parquet_exports import contents  # the views without numbers
 
 import expdb
 from expdb import errors
@@ -144,10 +144,10 @@ def test_an_invalid_query_creates_no_target(tmp_path):
 
 
 def test_a_changed_copy_continues_after_an_error(tmp_path, monkeypatch):
-    from expdb.formats import copied
+    from expdb.formats import episode_copies
 
     fill(tmp_path / "a.db", count=6)
-    monkeypatch.setattr(copied, "BATCH_ROLLOUTS", 2)
+    monkeypatch.setattr(episode_copies, "BATCH_ROLLOUTS", 2)
     seen = []
 
     def redact(values):
@@ -232,10 +232,10 @@ def test_groups_of_different_runs_are_not_merged(tmp_path):
 
 
 def test_an_interrupted_copy_of_episodes_continues(tmp_path, monkeypatch):
-    from expdb.formats import copied
+    from expdb.formats import episode_copies
 
     fill(tmp_path / "a.db", count=6)
-    monkeypatch.setattr(copied, "BATCH_ROLLOUTS", 2)
+    monkeypatch.setattr(episode_copies, "BATCH_ROLLOUTS", 2)
     calls = []
 
     def stop(name, done, total):

@@ -52,7 +52,7 @@ _BROKEN = (
 )  # fmt: skip
 
 
-class _Places(NamedTuple):
+class _EpisodeIndex(NamedTuple):
     """Where the rows of each episode are."""
 
     order: list[str]  # parents before children, otherwise by the first positions
@@ -70,9 +70,9 @@ def read_exported(sources: Sequence[Path | pa.Table]) -> Iterator[Item]:
         try:
             readers.append(_Reader(source))
         except _BROKEN as error:
-            yield Unreadable(str(source), f"the file is not a complete Parquet file ({error})")
+            yield Unreadable(str(source), f"the file is not valid Parquet ({error}); copy it again")
     places = yield from _locate(readers)
-    kinds = _Kinds.of(readers)
+    kinds = _FieldTypes.of(readers)
     waiting: dict[str, list[Columns]] = {}
     missing = dict(places.counts)  # number of rows that are not read yet
     finished: dict[str, Item] = {}
@@ -94,7 +94,9 @@ def read_exported(sources: Sequence[Path | pa.Table]) -> Iterator[Item]:
                     yield finished.pop(following)
                     following = next(order, None)
         except _BROKEN as error:
-            yield Unreadable(reader.name, f"the file cannot be read to its end ({error}); copy it")
+            yield Unreadable(
+                reader.name, f"the file cannot be read to its end ({error}); copy it again"
+            )
     for name in places.order:
         if name in finished:
             yield finished.pop(name)
@@ -109,14 +111,14 @@ def read_exported(sources: Sequence[Path | pa.Table]) -> Iterator[Item]:
         )
 
 
-class _Kinds(NamedTuple):
+class _FieldTypes(NamedTuple):
     """The types of the fields and annotations of all files."""
 
     fields: dict[str, Field]
     annotations: dict[str, Field]
 
     @classmethod
-    def of(cls, readers: Sequence[_Reader]) -> _Kinds:
+    def of(cls, readers: Sequence[_Reader]) -> _FieldTypes:
         kinds = cls({}, {})
         for reader in readers:
             kinds.fields.update(reader.fields)
@@ -124,7 +126,7 @@ class _Kinds(NamedTuple):
         return kinds
 
     def of_column(self, name: str) -> str:
-        """Return whether a column is an own column, a field, an annotation or final."""
+        """Return the kind of a column: "own", "field", "annotation" or "final"."""
         base = name.removeprefix("next_")
         if name in self.fields:
             return "field"
@@ -136,12 +138,12 @@ class _Kinds(NamedTuple):
 
 
 def _item(
-    reader: _Reader, parts: list[Columns], places: _Places, kinds: _Kinds
+    reader: _Reader, parts: list[Columns], places: _EpisodeIndex, kinds: _FieldTypes
 ) -> tuple[Item, bool]:
     """Return the rollout of an episode, and whether its parent is not in the files."""
     name = parts[0]["episode_id"][0]
     try:
-        columns = _joined(parts)
+        columns = _join_parts(parts)
         rollout = _rollout(reader, columns, places, kinds)
     except _BROKEN as error:
         text = f"the episode cannot be read ({error}); correct the file"
@@ -158,11 +160,11 @@ def _by_episode(batch: Columns) -> Iterator[tuple[str, Columns]]:
     ends = np.cumsum(counts)
     for place in np.argsort(starts).tolist():
         rows = order[ends[place] - counts[place] : ends[place]]
-        part = {name: _taken(column, rows) for name, column in batch.items()}
+        part = {name: _take_rows(column, rows) for name, column in batch.items()}
         yield part["episode_id"][0], part
 
 
-def _taken(column: Any, rows: np.ndarray) -> Any:
+def _take_rows(column: Any, rows: np.ndarray) -> Any:
     """Return some rows of a column, ascending."""
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 == len(rows):
@@ -172,7 +174,7 @@ def _taken(column: Any, rows: np.ndarray) -> Any:
     return [column[row] for row in rows.tolist()]
 
 
-def _joined(parts: list[Columns]) -> Columns:
+def _join_parts(parts: list[Columns]) -> Columns:
     """Return the rows of one episode, ordered by position.
 
     If a row occurs in several files, the last one counts. Raise InvalidValue if the rows belong to
@@ -208,7 +210,7 @@ def _joined(parts: list[Columns]) -> Columns:
     }
 
 
-def _locate(readers: list[_Reader]) -> Generator[Item, None, _Places]:
+def _locate(readers: list[_Reader]) -> Generator[Item, None, _EpisodeIndex]:
     """Return where the episodes are; yield and remove files that cannot be read."""
     first: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -250,7 +252,7 @@ def _locate(readers: list[_Reader]) -> Generator[Item, None, _Places]:
                 break
             chain.append(parent)
         order |= dict.fromkeys(reversed(chain))
-    return _Places(list(order), counts, names)
+    return _EpisodeIndex(list(order), counts, names)
 
 
 class _Reader:
@@ -305,7 +307,9 @@ class _Reader:
         return values_of(column, None if is_own else field)
 
 
-def _rollout(reader: _Reader, columns: Columns, places: _Places, kinds: _Kinds) -> Rollout:
+def _rollout(
+    reader: _Reader, columns: Columns, places: _EpisodeIndex, kinds: _FieldTypes
+) -> Rollout:
     kind = {name: kinds.of_column(name) for name in columns}
     own = {name: column for name, column in columns.items() if kind[name] == "own"}
     for name in ("agent_id", "policy_version", "policy_version_end", "relation", "parent_step"):

@@ -11,8 +11,8 @@ import numpy as np
 
 import expdb
 from expdb.errors import EpisodeMismatch, InvalidValue, TargetExists, warn
-from expdb.formats.exported import plain_value
 from expdb.formats.importing import BATCH_ROLLOUTS, BATCH_STEPS
+from expdb.formats.parquet_exports import plain_value
 from expdb.formats.records import digest_of
 from expdb.formats.rollouts import Rollout
 from expdb.formats.storing import find_records, store_rollouts
@@ -32,7 +32,7 @@ _OF_EPISODE = (
 Transform = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
 
-class _Names(NamedTuple):
+class _CopyIds(NamedTuple):
     """The ids of the copies, and which episodes their children can have as parents."""
 
     location: str  # location and buffer of the source
@@ -44,7 +44,7 @@ class _Names(NamedTuple):
     @classmethod
     def in_source(
         cls, source: expdb.ReplayBuffer, rows: Sequence[Mapping[str, Any]], prefixed: bool
-    ) -> _Names:
+    ) -> _CopyIds:
         location = source._database.location.partition("?")[0]
         prefix = f"{Path(location.rsplit('/', 1)[-1]).stem}/" if prefixed else ""
         episodes = {row["episode"]: row["episode_id"] for row in rows}
@@ -66,14 +66,14 @@ def copy_episodes(
     where: Any,
     transform: Transform | None,
     on_conflict: str | None,
-    tell: Callable[[int, int], None],
+    report_progress: Callable[[int, int], None],
 ) -> int:
     """Copy the matching steps with their episodes, and return the number of copied steps.
 
     `target` is None if it does not exist yet; `create` creates it when the first episode is ready.
     """
     rows = source.episodes(where).to_pylist()
-    names = _Names.in_source(source, rows, on_conflict == "prefix")
+    names = _CopyIds.in_source(source, rows, on_conflict == "prefix")
     known: Mapping[str, Any] = {}
     equal: set[str] = set()
     positions = None if where is None else _matching(source, where)
@@ -102,10 +102,10 @@ def copy_episodes(
         if len(waiting) >= BATCH_ROLLOUTS or steps >= BATCH_STEPS:
             count += _store(target, waiting)
             waiting = []
-            tell(done, len(rows))
+            report_progress(done, len(rows))
     target = target or create()
     count += _store(target, waiting)
-    tell(len(rows), len(rows))
+    report_progress(len(rows), len(rows))
     if rows and not found:
         warn(
             f"copy() copied no step of buffer {source.name!r}, because transform= returned None "
@@ -128,7 +128,7 @@ def _matching(source: expdb.ReplayBuffer, where: Any) -> np.ndarray:
 def _refuse_conflicts(
     rows: Sequence[Mapping[str, Any]],
     target: expdb.ReplayBuffer,
-    names: _Names,
+    names: _CopyIds,
     on_conflict: str | None,
     known: Mapping[str, Any],
 ) -> None:
@@ -199,7 +199,7 @@ def _require_equal(
             rollout.episode["episode_id"]: rollout.digest
             for rollout in _rollouts(
                 buffer, [row for row in own if row["episode_id"] in wanted],
-                _Names.in_source(buffer, own, False), chosen, change,
+                _CopyIds.in_source(buffer, own, False), chosen, change,
             )
         }
         for buffer, own, chosen, change in (
@@ -217,7 +217,7 @@ def _require_equal(
 def _rollouts(
     source: expdb.ReplayBuffer,
     rows: Sequence[Mapping[str, Any]],
-    names: _Names,
+    names: _CopyIds,
     positions: np.ndarray | None,
     transform: Transform | None,
 ) -> Iterator[Rollout]:
@@ -244,7 +244,7 @@ def _rollouts(
                 inside = np.isin([step["position"] for step in own], positions)
                 own = [step for step, keep in zip(own, inside, strict=True) if keep]
             rollout = _rollout(source, row, own, scores.get(row["episode_id"], []), names)
-            kept = _transformed(rollout, transform)
+            kept = _apply_transform(rollout, transform)
             shared = 0 if row["parent_position"] is None else row["parent_step"] or 0
             if len(kept) + shared < row["length"]:
                 names.cut.add(row["episode"])
@@ -260,7 +260,7 @@ def _rollout(
     row: Mapping[str, Any],
     steps: Sequence[Mapping[str, Any]],
     scores: Sequence[Mapping[str, Any]],
-    names: _Names,
+    names: _CopyIds,
 ) -> Rollout:
     """Return an episode with its scores; the positions of the scores become indices of steps."""
     stats = source._store.fields.types
@@ -317,13 +317,13 @@ def _step(
     return values
 
 
-def _transformed(rollout: Rollout, transform: Transform | None) -> list[int]:
+def _apply_transform(rollout: Rollout, transform: Transform | None) -> list[int]:
     """Change the steps of a rollout, and return the indices of those that are kept."""
     assert isinstance(rollout.steps, list)
     if transform is None:
         return list(range(len(rollout.steps)))
     changed = [
-        _changed(transform, step, f"step {step['step']} of {rollout.source}")
+        _call_transform(transform, step, f"step {step['step']} of {rollout.source}")
         for step in rollout.steps
     ]
     kept = [index for index, step in enumerate(changed) if step is not None]
@@ -335,7 +335,9 @@ def _transformed(rollout: Rollout, transform: Transform | None) -> list[int]:
     places = {index: place for place, index in enumerate(kept)}
     rollout.steps = [step for step in changed if step is not None]
     if rollout.final is not None:
-        final = _changed(transform, rollout.final, f"the final observation of {rollout.source}")
+        final = _call_transform(
+            transform, rollout.final, f"the final observation of {rollout.source}"
+        )
         is_last = len(changed) - 1 in places
         rollout.final = final if final and is_last else None
     rollout.scores = [
@@ -353,7 +355,9 @@ def _reward_of(step: Mapping[str, Any] | None) -> float:
     return float(reward) if isinstance(reward, (int, float)) else 0.0
 
 
-def _changed(transform: Transform, values: dict[str, Any], what: str) -> dict[str, Any] | None:
+def _call_transform(
+    transform: Transform, values: dict[str, Any], what: str
+) -> dict[str, Any] | None:
     """Return the values that `transform` returns; raise InvalidValue if it fails."""
     try:
         changed = transform(dict(values))

@@ -247,7 +247,7 @@ def test_two_exports_of_a_growing_buffer_are_imported_once(new_buffer, tmp_path)
     assert contents(copy) == contents(buffer)
 
 
-def test_an_unchanged_episode_is_known_whatever_else_a_file_contains(new_buffer, tmp_path):
+def test_an_unchanged_episode_is_skipped_if_a_file_has_other_rows(new_buffer, tmp_path):
     buffer, copy = new_buffer(), new_buffer()
     with buffer.episode("t", episode_id="a") as episode:
         episode.append(x=1, obs=[1.0, 2.0])
