@@ -40,7 +40,7 @@ def _names_of(mapped: Sequence[str], option: str) -> dict[str, str]:
 @click.option(
     "--format",
     "format",
-    type=click.Choice(["chat", "steps", "atif", "otlp", "harbor", "minari", "expdb"]),
+    type=click.Choice(["chat", "steps", "atif", "otlp", "verifiers", "harbor", "minari", "expdb"]),
     help="Format of the records; by default, the first record decides.",
 )
 @click.option(

@@ -22,13 +22,14 @@ from expdb.formats.rollouts import ImportReport, Rollout, Unreadable
 from expdb.formats.source_files import files_of, read_records, records_of_object
 from expdb.formats.step_rows import read_steps
 from expdb.formats.storing import store_rollouts
+from expdb.formats.verifiers import is_trace, read_traces
 from expdb.storage.writing.batches import table_of
 
 # Limits of one transaction.
 BATCH_ROLLOUTS = 256
 BATCH_STEPS = 4096
 
-FORMATS = "chat", "steps", "atif", "otlp", "harbor", "minari", "expdb"
+FORMATS = "chat", "steps", "atif", "otlp", "verifiers", "harbor", "minari", "expdb"
 
 
 def import_rollouts(
@@ -116,14 +117,15 @@ def read(
         other objects with ``__arrow_c_stream__``, such as DataFrames; or iterables of dicts, such
         as Hugging Face datasets. Parquet files of `expdb export` and of archives become the same
         episodes.
-    format : {"chat", "steps", "atif", "otlp", "harbor", "minari", "expdb"}, optional
+    format : {"chat", "steps", "atif", "otlp", "verifiers", "harbor", "minari", "expdb"}, optional
         ``"chat"`` for one conversation per record, ``"steps"`` for one step per record, ``"atif"``
         for trajectories in the Agent Trajectory Interchange Format, ``"otlp"`` for traces of
-        OpenTelemetry in JSON or protobuf, ``"harbor"`` for folders of trials of Harbor,
-        ``"minari"`` for datasets of Minari and their folders, and ``"expdb"`` for Parquet files of
-        `expdb export` and of archives. By default, the files of a folder or the keys of the first
-        record decide: records with `messages` and without `action` are conversations, records with
-        an `episode_id` are steps, and records that name a version of ATIF are trajectories.
+        OpenTelemetry in JSON or protobuf, ``"verifiers"`` for records of traces of verifiers,
+        ``"harbor"`` for folders of trials of Harbor, ``"minari"`` for datasets of Minari and their
+        folders, and ``"expdb"`` for Parquet files of `expdb export` and of archives. By default,
+        the files of a folder or the keys of the first record decide: records with `messages` and
+        without `action` are conversations, records with an `episode_id` are steps, and records
+        that name a version of ATIF are trajectories.
     names : mapping of str to str, optional
         Names of columns and fields, and the keys of the records that contain their values, such as
         ``{"task_id": "question_id"}``.
@@ -220,7 +222,9 @@ def _convert(
         yield from _READERS[format](open_records(), names)
 
 
-_READERS = {"chat": read_chats, "atif": read_atif, "otlp": read_otlp}
+_READERS = {
+    "chat": read_chats, "atif": read_atif, "otlp": read_otlp, "verifiers": read_traces,
+}  # fmt: skip
 
 
 def format_of(record: Record, names: Mapping[str, str]) -> str:
@@ -229,6 +233,8 @@ def format_of(record: Record, names: Mapping[str, str]) -> str:
         return "atif"
     if is_otlp(record.values):
         return "otlp"
+    if is_trace(record.values):
+        return "verifiers"
     keys = {*record.values, *names}
     if "messages" in keys and "action" not in keys:
         return "chat"
