@@ -183,7 +183,7 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
     "archive": 879, "chunks": 2_331, "cli": 1_933, "consumers": 1_520,
-    "formats": 3_414, "integrations": 8_250, "memory": 2_232, "process": 310, "replay": 2_741,
+    "formats": 3_430, "integrations": 8_250, "memory": 2_232, "process": 310, "replay": 2_741,
     "root": 2_843, "sampling": 3_224, "serve": 1_569, "sql": 4_547,
     "storage": 10_772, "text": 267, "writers": 704,
 }  # fmt: skip

@@ -17,7 +17,7 @@ from expdb.formats.harbor import is_harbor, read_harbor
 from expdb.formats.minari import is_minari, read_minari
 from expdb.formats.otlp import is_otlp, read_otlp
 from expdb.formats.parquet_exports import is_exported, read_exported
-from expdb.formats.records import Item, Record, Records, check_names
+from expdb.formats.records import Item, Record, Records, check_names, text_keys
 from expdb.formats.rollouts import ImportReport, Rollout, Unreadable
 from expdb.formats.source_files import files_of, read_records, records_of_object
 from expdb.formats.step_rows import read_steps
@@ -178,7 +178,8 @@ def read(
             continue
         if format == "expdb":
             raise InvalidValue(f"{path} was not written by expdb; omit the format, or pass another")
-        yield from _convert(functools.partial(read_records, path), format, names)
+        open_records = functools.partial(read_records, path, text_keys(names))
+        yield from _convert(open_records, format, names)
     for source in others:
         if not isinstance(source, (str, os.PathLike)):
             yield from _read_object(source, format, names)

@@ -73,6 +73,11 @@ def check_names(names: Any) -> dict[str, str]:
     return dict(names)
 
 
+def text_keys(names: Mapping[str, str]) -> set[str]:
+    """Return the keys of ids and of other text, which may consist of digits, such as "007"."""
+    return {names.get(name, name) for name in ("id", *_TEXT_COLUMNS)}
+
+
 def rename(
     values: Mapping[str, Any], names: Mapping[str, str], known: Collection[str]
 ) -> dict[str, Any]:

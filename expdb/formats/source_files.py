@@ -9,11 +9,12 @@ import json
 import lzma
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import csv
 
 from expdb.errors import InvalidValue
 from expdb.formats.otlp import parse_request
@@ -47,8 +48,11 @@ def open_file(path: Path) -> Any:
     return open(path, "rb")
 
 
-def read_records(path: Path) -> Records:
-    """Yield the records of a file; a part that cannot be read becomes an Unreadable."""
+def read_records(path: Path, text: Collection[str]) -> Records:
+    """Yield the records of a file; a part that cannot be read becomes an Unreadable.
+
+    `text` names the columns of CSV files that contain text, also if all their cells are numbers.
+    """
     ending = ending_of(path)
     reader = _READERS.get(ending)
     if reader is None:
@@ -60,7 +64,7 @@ def read_records(path: Path) -> Records:
         )
         return
     try:
-        yield from reader(path)
+        yield from reader(path, text) if reader is _read_csv else reader(path)
     except _READ_ERRORS as error:
         reason = getattr(error, "strerror", None) or error
         yield Unreadable(str(path), f"the file cannot be read to its end ({reason}); correct it")
@@ -143,13 +147,23 @@ def _read_json(path: Path) -> Records:
         yield as_record(f"{path}[{number}]", value)
 
 
-def _read_csv(path: Path) -> Records:
-    from pyarrow import csv
+def _read_csv(path: Path, text: Collection[str]) -> Records:
+    """Yield the rows of a CSV file; `text` names the columns whose cells are always text.
 
+    The whole file is read at once, because the last cell of a column decides its type, too.
+    """
     with open_file(path) as file:
-        options = csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
-        reader = csv.open_csv(pa.PythonFile(file, mode="r"), convert_options=options)
-        yield from _rows(str(path), reader, first=2)  # the first line has the names
+        table = csv.read_csv(
+            pa.PythonFile(file, mode="r"),
+            csv.ReadOptions(use_threads=False),  # with threads, errors do not name the row
+            csv.ParseOptions(newlines_in_values=True),
+            csv.ConvertOptions(
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                column_types=dict.fromkeys(text, pa.string()),
+            ),
+        )
+    yield from _rows(str(path), table.to_batches(), first=2)  # the first line has the names
 
 
 def _read_parquet(path: Path) -> Records:
@@ -179,9 +193,14 @@ def _read_protobuf(path: Path) -> Records:
             yield Unreadable(str(path), str(error))
 
 
-def _rows(path: str, batches: Any, first: int = 0) -> Iterator[Record]:
+def _rows(path: str, batches: Any, first: int = 0) -> Records:
     number = first
     for batch in batches:
+        names = batch.schema.names
+        if len(set(names)) < len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            yield Unreadable(path, f"several columns are named {', '.join(twice)}; rename them")
+            return
         for start in range(0, batch.num_rows, BATCH_ROWS):
             for row in batch.slice(start, BATCH_ROWS).to_pylist():
                 values = {name: without_null_keys(value) for name, value in row.items()}
@@ -227,7 +246,7 @@ def without_null_keys(value: Any) -> Any:
     return value
 
 
-_READERS = {
+_READERS: dict[str, Callable[..., Records]] = {
     ".jsonl": _read_lines,
     ".ndjson": _read_lines,
     ".json": _read_json,

@@ -226,6 +226,47 @@ def test_empty_cells_and_times_of_tables_are_read(scratch, tmp_path):
     ]  # fmt: skip
 
 
+def test_all_cells_of_a_csv_column_decide_its_type(scratch, tmp_path):
+    path = tmp_path / "a.csv"
+    rows = [f"a,{number},0,1,1" for number in range(100_000)]  # more than the first MiB
+    path.write_text("\n".join(["episode_id,step,reward,x,y", *rows, "a,100000,0.5,2.5,z"]))
+    assert load(scratch, path).refused == []
+    last = scratch.get([100_000], fields=["reward", "x", "y"]).to_list()
+    assert last == [{"reward": 0.5, "x": 2.5, "y": "z"}]
+    assert scratch.get([0], fields=["y"]).to_list() == [{"y": "1"}]
+
+
+def test_ids_in_csv_files_keep_their_zeros(scratch, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("name,task_id,agent_id,x\n007,01,true,1\n7,1,1.0,2\n")
+    assert load(scratch, path, names={"episode_id": "name"}).refused == []
+    assert [
+        (row["episode_id"], row["task_id"], row["agent_id"])
+        for row in scratch.episodes().to_pylist()
+    ] == [("007", "01", "true"), ("7", "1", "1.0")]
+
+
+def test_cells_of_csv_files_may_contain_lines(scratch, tmp_path):
+    path = tmp_path / "a.csv"
+    cells = [f"one\n{'x' * (number % 700)}\ntwo" for number in range(5000)]  # 1.7 MB
+    path.write_text("episode_id,x\n" + "".join(f'a,"{cell}"\n' for cell in cells))
+    assert load(scratch, path).refused == []
+    assert scratch.to_arrow(fields=["x"]).read_all().column("x").to_pylist() == cells
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_with_the_same_name_are_refused(scratch, tmp_path, kind):
+    path = tmp_path / f"a.{kind}"
+    table = pa.table([pa.array(["a"]), pa.array([1]), pa.array([2])], ["episode_id", "x", "x"])
+    if kind == "csv":
+        path.write_text("episode_id,x,x\na,1,2\n")
+    elif kind == "parquet":
+        parquet.write_table(table, path)
+    (refused,) = load(scratch, path).refused
+    assert "several columns are named x; rename them" in str(refused)
+    assert len(scratch) == 0
+
+
 def test_one_key_may_be_mapped_to_several_columns(scratch):
     record = {**CHAT, "task_id": 3, "trial": 1}
     names = {"group_id": "task_id", "agent_id": "trial"}
