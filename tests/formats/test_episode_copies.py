@@ -221,6 +221,18 @@ def test_equal_episodes_are_skipped(tmp_path):
     assert found == expected
 
 
+def test_deleted_episodes_are_copied_again_after_the_target_is_cleared(tmp_path):
+    source, target = tmp_path / "a.db", tmp_path / "b.db"
+    fill(source)
+    assert expdb.copy(source, target, on_conflict="skip_equal") == {"train": 12}
+    with expdb.open(target) as db:
+        db.buffer("train").delete("episode_id = 'e1'")
+    assert expdb.copy(source, target, on_conflict="skip_equal") == {"train": 0}
+    with expdb.open(target) as db:
+        db.buffer("train").clear()
+    assert expdb.copy(source, target, on_conflict="skip_equal") == {"train": 12}
+
+
 def test_groups_of_different_runs_are_not_merged(tmp_path):
     fill(tmp_path / "a.db", run="first")
     with expdb.open(tmp_path / "b.db", run="second") as db:
