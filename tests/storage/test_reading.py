@@ -6,6 +6,7 @@ import pytest
 
 import expdb
 from expdb import QueryBuilder, errors
+from expdb.names import EPISODE_COLUMNS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:update.. sets the reward:expdb.errors.ExpDBWarning"),
@@ -29,6 +30,27 @@ def test_get_returns_steps_in_the_order_of_the_positions(filled):
         filled.get([25])
     with pytest.raises(expdb.InvalidValue):
         filled.get([0.5])
+
+
+def test_long_ranges_have_the_same_columns_as_short_ones(buffer):
+    lengths = [700, 1, 900, 3, 500]
+    for number, length in enumerate(lengths):
+        group = f"g{number}" if number % 2 else None
+        with buffer.episode(
+            f"t{number}", episode_id=f"e{number}", group_id=group, policy_version=number or None,
+            episode_tags={"number": number},
+        ) as episode:  # fmt: skip
+            episode.extend({"x": np.arange(length)})
+    names = [*EPISODE_COLUMNS, "agent_id", "policy_version", "trainable"]
+    positions = np.r_[np.arange(2104)[::-1], 5, 5]
+    long = buffer.get(positions, fields=names).to_list()
+    short = [
+        row
+        for part in np.array_split(positions, 4)
+        for row in buffer.get(part, fields=names).to_list()
+    ]
+    assert repr(long) == repr(short)  # nan equals nan
+    assert long[-3]["episode_tags"] is not long[-4]["episode_tags"]
 
 
 def test_scan_reads_incrementally(filled):

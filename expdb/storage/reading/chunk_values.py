@@ -196,10 +196,7 @@ def unpacked(span_chunks: list[Chunk], spans: Spans, name: str, count: int) -> l
 
 def as_objects(values: Sequence[Any]) -> np.ndarray:
     """Return a 1-D object array, whatever the values are."""
-    array = np.empty(len(values), object)
-    for index, value in enumerate(values):
-        array[index] = value
-    return array
+    return np.fromiter(values, object, len(values))
 
 
 class Bulk:

@@ -10,12 +10,14 @@ from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS, kind_of, nearest
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.reading.chunk_values import as_objects
-from expdb.storage.reading.segments import is_dense
+from expdb.storage.reading.segments import inconsistent, is_dense
+from expdb.storage.reading.select import columns_of_episodes
 from expdb.storage.store import Store, evicted
 from expdb.storage.stored_json import damaged, parse_object
 
 S, E = tables.steps.c, tables.episodes.c
 
+LONG_RANGE = 1024  # for fewer steps, a second statement takes longer than it saves
 BLOCK_BITS = 10  # a row of `priorities` holds 1,024 positions
 
 
@@ -47,13 +49,22 @@ def read_columns(
         others = [name for name in names if name != "priority"]
         columns = read_columns(store, session, positions, others, json_text)
         return {**columns, "priority": read_priorities(store, session, positions)}
+    wanted = np.unique(positions)
+    # Steps of an episode have the same values, so long ranges read them once per episode. Each step
+    # has its own mapping of JSON.
+    is_long = is_dense(wanted) and len(wanted) > LONG_RANGE
+    once = tuple(
+        name
+        for name in names
+        if is_long and name in tables.OF_EPISODES and (json_text or kind_of(name) != "json")
+    )
+    others = [name for name in names if name not in once]
     join: sa.FromClause = tables.steps
-    view_columns = [table_column(store, name) for name in names]
+    view_columns = [table_column(store, name) for name in others]
     if any(column.of_episodes for column in view_columns):
         join = join.join(tables.episodes, sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode))
-    selected = [S.position, *[column.sql for column in view_columns]]
+    selected = [S.position, S.episode, *[column.sql for column in view_columns]]
     statement = sa.select(*selected).select_from(join).where(S.buffer_id == store.id)
-    wanted = np.unique(positions)
     if is_dense(wanted):
         statement = statement.where(S.position.between(int(wanted[0]), int(wanted[-1])))
     else:
@@ -63,10 +74,21 @@ def read_columns(
     if missing:
         raise evicted(np.array(missing))
     ordered = [rows[position] for position in positions.tolist()]
-    return {
+    columns = {
         key: array
-        for k, name in enumerate(names, 1)
+        for k, name in enumerate(others, 2)
         for key, array in column_arrays(name, [row[k] for row in ordered], json_text).items()
+    }
+    if not once:
+        return columns
+    episodes, place = np.unique([row[1] for row in ordered], return_inverse=True)
+    of_episodes = sorted(columns_of_episodes(store, session, once, 1 << 62, episodes))
+    if len(of_episodes) < len(episodes):
+        raise inconsistent(f"an episode of buffer {store.name!r} is missing")
+    return columns | {
+        key: array[place]
+        for k, name in enumerate(once, 1)
+        for key, array in column_arrays(name, [row[k] for row in of_episodes], True).items()
     }
 
 
