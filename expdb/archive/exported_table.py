@@ -89,15 +89,6 @@ def types_in(schema: pa.Schema) -> Fields | None:
         ) from None
 
 
-def numeric_types(schema: pa.Schema) -> dict[str, Field]:
-    """Return the types of the fields of a table without metadata, except text and JSON."""
-    return {
-        column.name: field
-        for column in schema
-        if column.name not in OWN_COLUMNS and (field := _type_of(column.type)) is not None
-    }
-
-
 def values_of(column: pa.Array, field: Field | None) -> Any:
     """Return the values of a column with the type of its field, as a list or an array.
 
@@ -132,20 +123,6 @@ def _refuse_reserved(names: Sequence[str]) -> None:
             f"the columns {shown} cannot be stored, because they have the names of columns or "
             f"batch keys; drop them with table.drop_columns({refused}), or rename them"
         )
-
-
-def _type_of(kind: pa.DataType) -> Field | None:
-    """Return the type of a field from that of its column, None for text."""
-    depth = 0
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return Field(np.dtype(kind.value_type.to_pandas_dtype()).name, tuple(kind.shape))
-    while pa.types.is_list(kind):
-        kind, depth = kind.value_type, depth + 1
-    if pa.types.is_binary(kind):
-        return Field("bytes")
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        return None
-    return Field(np.dtype(kind.to_pandas_dtype()).name, (None,) * depth)
 
 
 def _arrays(column: pa.Array, field: Field) -> Any:

@@ -12,13 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute, parquet
 
-from expdb.archive.exported_table import (
-    OWN_COLUMNS,
-    SIGNATURE,
-    numeric_types,
-    types_in,
-    values_of,
-)
+from expdb.archive.exported_table import OWN_COLUMNS, SIGNATURE, types_in, values_of
 from expdb.archive.parquet import HISTORY_KEYS, SCORE_HISTORY
 from expdb.chunks.fields import Field
 from expdb.errors import InvalidValue, warn
@@ -268,7 +262,7 @@ class _Reader:
             schema = source.schema
         stored = types_in(schema)
         self.has_json_text = stored is None
-        self.fields = numeric_types(schema) if stored is None else stored.types
+        self.fields = _numeric_types(schema) if stored is None else stored.types
         self.annotations = {} if stored is None else stored.annotations
         self.names: dict[int, str] = {}  # `episode_id` of each number
         self.keys = ["position", "episode", "episode_id"]
@@ -440,3 +434,26 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, np.generic):
         return [value.dtype.name, value.tobytes().hex()]
     return value.hex() if isinstance(value, bytes) else value
+
+
+def _numeric_types(schema: pa.Schema) -> dict[str, Field]:
+    """Return the types of the fields of a table without metadata, except text and JSON."""
+    return {
+        column.name: field
+        for column in schema
+        if column.name not in OWN_COLUMNS and (field := _type_of(column.type)) is not None
+    }
+
+
+def _type_of(kind: pa.DataType) -> Field | None:
+    """Return the type of a field from that of its column, None for text."""
+    depth = 0
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return Field(np.dtype(kind.value_type.to_pandas_dtype()).name, tuple(kind.shape))
+    while pa.types.is_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    if pa.types.is_binary(kind):
+        return Field("bytes")
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        return None
+    return Field(np.dtype(kind.to_pandas_dtype()).name, (None,) * depth)

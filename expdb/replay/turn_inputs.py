@@ -160,11 +160,8 @@ class TurnInputs:
         values: Any = self.batch[name]
         if not isinstance(values, RaggedArray):
             return self.flat(name)
-        objects = np.empty(len(values), object)
         # Not `np.array(values.to_list())`, which would stack arrays of equal shape.
-        for index, array in enumerate(values.to_list()):
-            objects[index] = array
-        return objects
+        return np.fromiter(values.to_list(), object, len(values))
 
     def has_one_value_per_episode(self, name: str) -> bool:
         """Return whether a key has one value per episode instead of one per step."""
