@@ -183,7 +183,7 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
     "archive": 862, "chunks": 2_331, "cli": 1_933, "consumers": 1_520,
-    "formats": 3_441, "integrations": 8_250, "memory": 2_232, "process": 310, "replay": 2_738,
+    "formats": 3_446, "integrations": 8_250, "memory": 2_232, "process": 310, "replay": 2_738,
     "root": 2_843, "sampling": 3_224, "serve": 1_569, "sql": 4_547,
     "storage": 10_789, "text": 267, "writers": 704,
 }  # fmt: skip

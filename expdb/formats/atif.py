@@ -299,7 +299,7 @@ def _add_message(steps: list[dict[str, Any]], message: Mapping[str, Any], is_cop
         return
     if role == "assistant":
         step = _agent_step({"action": message})
-        is_copied = True  # an answer that is no turn of the episode
+        is_copied = True  # no step of the episode has this answer
     else:
         source = "system" if role in ("system", "developer") else "user"
         step = {"source": source, "message": _content(content)}

@@ -38,7 +38,7 @@ class _CopyIds(NamedTuple):
     location: str  # location and buffer of the source
     prefix: str
     episodes: dict[int, str]  # `episode_id` in the source of the episodes that are copied
-    cut: set[int]  # numbers of episodes of which steps are missing
+    cut: set[int]  # numbers of the episodes with missing steps
     without_parent: list[str]  # ids of the copies that lost their relation
 
     @classmethod
@@ -51,7 +51,7 @@ class _CopyIds(NamedTuple):
         return cls(f"{location} {source.name}", prefix, episodes, set(), [])
 
     def of(self, name: str | None) -> str | None:
-        """Return an id of the source as it is in the copy."""
+        """Return the id in the copy for an id of the source."""
         return None if name is None else f"{self.prefix}{name}"
 
     def key(self, episode_id: str) -> str:
@@ -318,7 +318,7 @@ def _step(
 
 
 def _apply_transform(rollout: Rollout, transform: Transform | None) -> list[int]:
-    """Change the steps of a rollout, and return the indices of those that are kept."""
+    """Change the steps of a rollout, and return the indices of the steps to copy."""
     assert isinstance(rollout.steps, list)
     if transform is None:
         return list(range(len(rollout.steps)))

@@ -1,4 +1,4 @@
-"""Read whole episodes for an export, in the order in which they began."""
+"""Read whole episodes for an export, in the order of their numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_episodes(
     fields: list[str],
     part: Split | None = None,
 ) -> Iterator[StoredEpisode]:
-    """Yield the episodes of a part that have a matching step, completely."""
+    """Yield all steps of the episodes of a part, for episodes with at least one matching step."""
     rows = [row for row in buffer.episodes(where).to_pylist() if part is None or part.has(row)]
     final = [f"next_{name}" for name in fields if f"next_{name}" not in fields]
     for start in range(0, len(rows), EPISODES_AT_ONCE):

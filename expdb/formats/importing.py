@@ -51,7 +51,7 @@ def import_rollouts(
     buffer : ReplayBuffer
         The buffer to store the episodes in.
     rollouts : iterable
-        Rollouts and unreadable records, such as those that `read` yields.
+        Rollouts and unreadable records from `read`, or your own.
     replace : bool, default False
         Replace the episode of a record whose content has changed since its first import. By
         default, such a record is refused.

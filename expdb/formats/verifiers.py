@@ -17,6 +17,7 @@ from expdb.errors import InvalidValue
 from expdb.formats.records import UNEXPECTED, Item, Records, digest_of
 from expdb.formats.rollouts import Rollout, Unreadable
 
+NOT_SCORED = {"status": "not_scored"}
 TYPES: dict[str, Any] = {"messages": "json", "action": "json", **expdb.TOKEN_FIELDS}
 
 
@@ -142,6 +143,10 @@ def _scores(trace: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     given = [reward for reward in rewards.values() if reward is not None]
     if given:
         values["reward"] = sum(reward["score"] * reward["weight"] for reward in given)
+    stored: set[str] = set()
     for name, value in values.items():
-        status = {"status": "not_scored"} if value is None else {}
-        yield {"name": re.sub(r"[^A-Za-z0-9_]", "_", name)[:64], "value": value, **status}
+        score = re.sub(r"[^A-Za-z0-9_]", "_", name)[:64]
+        if score in stored:
+            raise InvalidValue(f"two rewards or metrics become the score {score!r}; rename one")
+        stored.add(score)
+        yield {"name": score, "value": value, **({} if value is not None else NOT_SCORED)}

@@ -80,6 +80,7 @@ def test_an_episode_gives_its_traces_a_group_and_a_version(scratch):
         (["nodes", 1, "logprobs"], [-0.5], "do not fit together"),
         (["nodes", 1, "token_ids"], [2, 20], "do not fit together"),
         (["nodes", 1, "token_ids"], None, "is not a trace of verifiers"),
+        (["rewards", "a_b"], {"score": 0.5, "weight": 1.0}, "become the score 'reward_a_b'"),
         (["task"], {}, "is not a trace of verifiers"),
         (["nodes"], RECORD["nodes"][:1], "has no response of a model"),
         (["agent", "trainable"], "yes", "trainable must be"),
