@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import compute
 
 from expdb.archive.parquet import METADATA, SCORE_HISTORY
 from expdb.chunks.fields import Field, check_name
@@ -95,6 +94,8 @@ def values_of(column: pa.Array, field: Field | None) -> Any:
     Null becomes None.
     """
     if pa.types.is_timestamp(column.type):  # exported with timestamps=True
+        from pyarrow import compute  # 20 ms, so `expdb.open` does not import it
+
         return compute.divide(column.cast(pa.timestamp("us")).cast(pa.int64()), 1e6).to_pylist()
     if field is None or field.dtype in ("text", "bytes"):
         return column.to_pylist()
